@@ -230,6 +230,23 @@ def test_a_piece_that_the_end_of_its_study_cuts_is_given_back(
     assert goes_on == (state == "open")
 
 
+def test_a_piece_that_cannot_be_taken_over_stops_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
+    with study_parts.bench(tmp_path) as bench:
+        study = _without_workers(bench, monkeypatch)
+    change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
+    add_trial(study.path, TrialProposal(1, {}, "baseline"))
+    assert claim(study.path, 1, 0, 0, "dead") is not None
+    file = study.path / "trials" / "0001" / "s0r0g1.claim"
+    file.write_text(file.read_text().replace('"pid_started": ', '"pid_started": 1'))
+    monkeypatch.setattr("workbench.launch.study.worker.take_over", lambda *_: None)
+    train = Wears()
+    Worker(study.path, train, lambda *_: None, lambda text: None).run("cpu")
+    assert train.trained == [2]
+
+
 class Wears:
     """A trainer after whose first piece another process should go on."""
 

@@ -163,11 +163,9 @@ class Worker:
         if isinstance(action, Ended):
             return action.why
         for trial, piece in self._observer.abandoned(record):
-            if trial.number in record.stopped:
-                self._end_for(trial, piece, PieceEnd("stopped", 0.0, cause=_BY_HAND))
-            else:
-                self._continue(record, trial, piece)
-            return ""
+            # where it cannot be taken over, what is planned is not delayed
+            if self._take_over(record, trial, piece):
+                return ""
         match action:
             case Wait():
                 self._wake.wait(_LOOK)
@@ -184,37 +182,42 @@ class Worker:
         assert trial is not None  # the plan is of this record
         piece = trial.piece(action.rung, action.seed)
         if piece is not None:
-            self._continue(record, trial, piece)
+            if not self._take_over(record, trial, piece):
+                self._give_way()
             return
         mine = claim(self._study, trial.number, action.seed, action.rung, self._name)
-        self._train_piece(record, trial, mine, action.continues or "")
+        if mine is None:
+            self._give_way()
+        else:
+            self._train_piece(record, trial, mine, action.continues or "")
 
-    def _continue(self, record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> None:
-        """Take over a piece that its worker gave back, or whose worker is dead."""
-        left = attempts(record, trial, piece)
-        hopeless = why_hopeless(left)
-        if hopeless:
-            self._end_for(trial, piece, PieceEnd("failed", 0.0, run=piece.run, cause=hopeless))
-            return
+    def _take_over(self, record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> bool:
+        """Go on with a piece that its worker gave back, or whose worker is dead; False: another
+        worker was faster.
+        """
+        earlier = attempts(record, trial, piece)
+        end: PieceEnd | None = None
+        if trial.number in record.stopped:
+            end = PieceEnd("stopped", 0.0, cause=_BY_HAND)
+        elif hopeless := why_hopeless(earlier):
+            end = PieceEnd("failed", 0.0, run=piece.run, cause=hopeless)
         mine = take_over(self._study, trial.number, piece, self._name)
-        self._train_piece(record, trial, mine, _furthest(left) or _run_below(trial, piece))
-
-    def _end_for(self, trial: TrialRecord, piece: PieceRecord, end: PieceEnd) -> None:
-        """End a piece whose worker is dead in its place."""
-        mine = take_over(self._study, trial.number, piece, self._name)
-        if mine is not None:
+        if mine is None:
+            return False
+        if end is not None:
             mine.end(end)
+        else:
+            continues = _furthest(earlier) or _run_below(trial, piece)
+            self._train_piece(record, trial, mine, continues)
+        return True
 
     def _give_way(self) -> None:
         # several workers that were too late at once do not try again at once
         self._wake.wait(random.SystemRandom().uniform(0, 0.05))
 
     def _train_piece(
-        self, record: StudyRecord, trial: TrialRecord, mine: Claim | None, continues: str
+        self, record: StudyRecord, trial: TrialRecord, mine: Claim, continues: str
     ) -> None:
-        if mine is None:
-            self._give_way()
-            return
         piece = Piece(self._study, trial.number, trial.values, mine.seed, mine.rung, continues)
         self._tell(f"trial {trial.number}: {_shown(trial, piece)}")
         with _Beats(mine) as beats:
