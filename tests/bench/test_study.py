@@ -219,3 +219,16 @@ def test_weights_of_all_but_the_best_go_at_the_end(tmp_path: Path) -> None:
     assert not any(study.run(end).checkpoints for end in best[KEPT:])
     assert all(len(study.run(end).history["loss"]) for end in ends)
     assert other.checkpoints
+
+
+def test_weights_that_more_budget_continues_stay(tmp_path: Path) -> None:
+    with study_parts.bench(tmp_path, max_epochs=3) as bench:
+        study = Studied(bench, {"lr": (1e-3, 1.0)}, rungs=(1 / 3, 1.0))
+        ends = [study.train(n, {"lr": 0.05 * n}) for n in range(1, KEPT + 3)]
+    best = sorted(ends, key=lambda end: end.value or 9.0)
+    mine = claim(study.path, 1 + ends.index(best[-1]), 1, 1, "here")
+    assert mine is not None
+    mine.give_back()  # a worker continues this trial, too
+    remove_weights(StudyRecord.read(study.path))
+    kept = [*best[:KEPT], best[-1]]
+    assert [bool(study.run(end).checkpoints) for end in ends] == [end in kept for end in ends]

@@ -462,7 +462,8 @@ class Workbench(TrialBench):
         The workers go on when this process ends: `wb.Study.open(id)` follows the study again. Each
         trial starts as a fresh fit of this bench does, in the same state of weights, data and
         generators. The first one has the bench's present settings. Its runs are kept, whatever
-        `keep_runs` says. Nothing is applied: `bench.set(**study.settings)`. Listeners of this bench
+        `keep_runs` says; at its end the checkpoints of all but the best trials are removed, and of
+        those that more budget continues first. Nothing is applied: `bench.set(**study.settings)`. Listeners of this bench
         get no events of trials; trackers that are given by name do.
 
         space: what is searched, by name: settings, and parameters of the function that makes the
