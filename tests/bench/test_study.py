@@ -30,9 +30,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The names of the workers of each start, none of which runs."""
     starts: list[list[str]] = []
 
-    def start(study: Path, names: list[str], devices: list[str], *, trust: bool) -> list[Any]:
+    def start(study: Path, names: list[str], devices: list[str], *, trust: bool) -> dict[str, Any]:
         starts.append(list(names))
-        return []
+        return {}
 
     monkeypatch.setattr(local, "start", start)
     return starts

@@ -31,7 +31,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> wb.Study:
     """A study on which nobody has worked yet."""
-    monkeypatch.setattr(local, "start", lambda *_, **__: [])
+    monkeypatch.setattr(local, "start", lambda *_, **__: {})
     with study_parts.bench(tmp_path, max_epochs=2) as bench:
         return bench.study({"lr": (1e-3, 1.0), "width": [4, 8]}, budget=3)
 

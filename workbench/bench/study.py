@@ -19,7 +19,7 @@ from workbench.bench.study_start import TrialBench, keep
 from workbench.bench.study_view import StudyView
 from workbench.export.source.capture import CallSite
 from workbench.launch.study import local
-from workbench.launch.study.liveness import Observer, is_alive
+from workbench.launch.study.liveness import ENDED, Observer
 from workbench.launch.study.worker import new_name, plan_now
 from workbench.runs.read import RUNS
 from workbench.runs.run import Run
@@ -62,9 +62,10 @@ class Study(StudyView):
         """path: its folder. workers, devices: those that are started where none lives."""
         self.path = path
         self._workers, self._devices, self._trust = workers, devices, False
-        self._names: list[str] = []
-        """The workers that this object has started."""
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._has_begun = False
+        """Whether it has started workers: others may be on machines that are not seen here."""
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        """The workers that this object has started, by name."""
         self._observer = Observer()
         self._read = StudyRecord.read(path)
         self._lock = threading.Lock()
@@ -107,12 +108,17 @@ class Study(StudyView):
         return self._status(self.record)
 
     def _status(self, record: StudyRecord) -> str:
-        lives = any(process.poll() is None for process in self._processes)
+        lives = any(
+            process.poll() is None and not record.workers.get(name, {}).get(ENDED)
+            for name, process in self._processes.items()
+        )
         if not lives and isinstance(plan_now(record), Ended):
             return "ended"
         if record.paused:
             return "paused"
-        return "running" if lives or is_alive(record, self._observer) else "no worker"
+        # each is looked at, so that all are watched from now on
+        others = [name for name in record.workers if self._observer.is_alive(record, name)]
+        return "running" if lives or others else "no worker"
 
     @property
     def failure(self) -> str:
@@ -289,7 +295,7 @@ class Study(StudyView):
         return f"Start one: study.work(), or workbench study work {self.id}"
 
     def _last_words(self) -> str:
-        texts = [words for name in self._names if (words := local.last_words(self.path, name))]
+        texts = [words for name in self._processes if (words := local.last_words(self.path, name))]
         return f" The last one has printed:\n{texts[-1]}\n" if texts else ""
 
     def _why_nothing(self) -> str:
@@ -357,14 +363,17 @@ class Study(StudyView):
         devices = list(self._devices) if count == self._workers else [""] * count
         names = [new_name() for _ in range(count)]
         processes = local.start(self.path, names, devices, trust=self._trust)
-        self._names += names
-        self._processes += processes
-        _started[:] = [process for process in _started if process.poll() is None] + processes
+        self._processes |= processes
+        self._has_begun = True
+        running = [process for process in _started if process.poll() is None]
+        _started[:] = [*running, *processes.values()]
 
     def _change(self, kind: ChangeKind, values: Mapping[str, Any], *, works: bool = True) -> None:
-        """Leave a change. works: a worker is needed for it."""
+        """Leave a change. works: a worker is needed for it, which is started where this object has
+        started the others.
+        """
         change(self.path, Change(kind, values, len(self.record.trials)))
-        if works and self.status == "no worker":
+        if works and self._has_begun and self.status == "no worker":
             self.work()
 
     def _trial(self, trial: int, method: str) -> int:
@@ -494,6 +503,6 @@ def go_on(study: Study, budget: Mapping[str, float]) -> Study:
     before = study.record.budget.get(unit, math.inf)
     if amount > before:
         study.more(amount - before if unit == "fits" else timedelta(seconds=amount - before))
-    elif study.status == "no worker":
+    if study.status == "no worker":
         study.work()
     return study

@@ -99,7 +99,7 @@ def test_a_worker_that_was_told_to_end_has_exited_well(
     ended: tuple[wb.Workbench, wb.Study],
 ) -> None:
     _, study = ended
-    codes = sorted(process.wait() for process in study._processes)
+    codes = sorted(process.wait() for process in study._processes.values())
     assert codes == [-signal.SIGKILL, 0, 0]
 
 
@@ -149,7 +149,7 @@ def test_a_worker_elsewhere_is_dead_when_its_beats_stand_still(
 
 
 def _without_workers(bench: wb.Workbench, monkeypatch: pytest.MonkeyPatch) -> wb.Study:
-    monkeypatch.setattr("workbench.launch.study.local.start", lambda *_, **__: [])
+    monkeypatch.setattr("workbench.launch.study.local.start", lambda *_, **__: {})
     return bench.study(SPACE, budget=3)
 
 
@@ -247,6 +247,99 @@ def test_a_piece_that_cannot_be_taken_over_stops_no_worker(
     assert train.trained == [2]
 
 
+def _elsewhere(file: Path) -> None:
+    """Let the process that a file names be on another machine."""
+    file.write_text(file.read_text().replace('"host": "', '"host": "other'))
+
+
+class Leaves:
+    """A trainer during each of whose pieces a user ends the study."""
+
+    def __init__(self) -> None:
+        self.trained: list[int] = []
+
+    def __call__(self, record: StudyRecord, piece: Piece, attend: Attend) -> PieceEnd:
+        self.trained.append(piece.trial)
+        change(record.path, Change("end"))
+        return PieceEnd("completed", 1.0, value=1.0)
+
+    def is_worn(self) -> bool:
+        return False
+
+
+def test_a_change_that_comes_as_the_last_worker_leaves_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
+    with study_parts.bench(tmp_path) as bench:
+        study = _without_workers(bench, monkeypatch)
+    change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
+    train = Leaves()
+
+    def leave(record: StudyRecord) -> None:
+        if len(train.trained) == 1:  # after the worker has read that the study has ended
+            change(record.path, Change("more", {"fits": 1.0}))
+
+    monkeypatch.setattr("workbench.launch.study.worker.remove_weights", leave)
+    Worker(study.path, train, lambda *_: None, lambda text: None, "here").run("cpu")
+    assert train.trained == [1, 2]
+    assert study.record.workers["here"]["ended"]
+
+
+def test_an_ended_study_is_not_searched_and_searches_stop_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
+    with study_parts.bench(tmp_path) as bench:
+        study = _without_workers(bench, monkeypatch)
+    whys: list[str] = []
+
+    def prepare(record: StudyRecord, attend: Attend) -> None:
+        change(record.path, Change("end"))
+        whys.append(attend(Endless()))  # type: ignore[arg-type]
+
+    for _ in range(2):
+        worker = Worker(study.path, Wears(), prepare, lambda text: None)
+        assert worker.run("cpu") == "it was ended by hand"
+    assert whys == ["the study has ended: it was ended by hand"]
+
+
+def test_searches_of_another_machine_are_waited_for_until_it_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
+    with study_parts.bench(tmp_path) as bench:
+        study = _without_workers(bench, monkeypatch)
+
+    def broken(record: StudyRecord, attend: Attend) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Worker(study.path, Wears(), broken, lambda text: None, "there").run("cpu")
+    note = study.path / "workers" / "there.json"
+    note.write_text(note.read_text().replace("KeyboardInterrupt", ""))
+    _elsewhere(note)
+    assert wb.Study.open(study.path).status == "running"
+    now = 0.0
+
+    class Waits(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            nonlocal now
+            now += 100.0
+            return False
+
+    def prepare(record: StudyRecord, attend: Attend) -> None:
+        change(record.path, Change("priors", {"priors": {}, "spent": 0.0}))
+
+    monkeypatch.setattr("workbench.launch.study.liveness.time.monotonic", lambda: now)
+    train = Wears()
+    worker = Worker(study.path, train, prepare, lambda text: None)
+    monkeypatch.setattr(worker, "_wake", Waits())
+    worker.run("cpu")
+    assert now == 200.0
+    assert train.trained == [1]
+
+
 class Wears:
     """A trainer after whose first piece another process should go on."""
 
@@ -269,8 +362,9 @@ def test_a_worn_worker_leaves_its_place_to_another(
         study = _without_workers(bench, monkeypatch)
     change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
     train, told = Wears(), list[str]()
-    worker = Worker(study.path, train, lambda *_: None, told.append)
+    worker = Worker(study.path, train, lambda *_: None, told.append, "here")
     assert worker.run("cpu") == ""
+    assert not study.record.workers["here"]["ended"]
     assert worker.worn
     assert train.trained == [1]
     assert study.status != "ended"

@@ -8,8 +8,9 @@ clock, the worker is dead. Clocks of several machines are never compared.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.folder.alive import liveness
@@ -21,6 +22,8 @@ from workbench.units import counted
 
 SILENT = 150.0
 """Seconds without a beat after which a worker that cannot be seen from here counts as dead."""
+BEATS, ENDED = "beats", "ended"
+"""In the note of a worker: its beats, and why it has left; "": it has not."""
 TAKE_OVERS = 3
 """After so many take-overs in a row that have got no further, a piece has failed."""
 _LARGEST = 1 << 12
@@ -31,40 +34,31 @@ class Observer:
     """Watches the workers of a study, as long as its process lives."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[int, int, int, int], tuple[int, float]] = {}
-        """For each claim the last count of its beats, and when it was seen first."""
+        self._seen: dict[Hashable, tuple[object, float]] = {}
+        """For each worker and each claim the last count of its beats, and when it was seen
+        first.
+        """
 
     def abandoned(self, record: StudyRecord) -> Iterator[tuple[TrialRecord, PieceRecord]]:
         """The pieces whose workers are dead, the oldest first."""
         for trial in record.trials:
             for piece in trial.pieces:
-                if piece.state == "claimed" and self._is_dead(trial, piece):
+                claim = trial.number, piece.seed, piece.rung, piece.generation
+                if piece.state == "claimed" and self._is_dead(claim, piece.claim, piece.beats):
                     yield trial, piece
 
-    def _is_dead(self, trial: TrialRecord, piece: PieceRecord) -> bool:
-        known = liveness(piece.claim)
+    def is_alive(self, record: StudyRecord, worker: str) -> bool:
+        """Whether this worker lives, as far as it can be seen from here, and has not left."""
+        note = record.workers.get(worker, {})
+        return not note.get(ENDED) and not self._is_dead(worker, note, note.get(BEATS))
+
+    def _is_dead(self, key: Hashable, process: Mapping[str, Any], beats: object) -> bool:
+        known = liveness(process)
         if known != "unknown":
             return known == "gone"
-        claim = trial.number, piece.seed, piece.rung, piece.generation
-        beats, since = self._seen.get(claim, (-1, 0.0))
-        if beats != piece.beats:
-            self._seen[claim] = piece.beats, time.monotonic()
-            return False
-        return time.monotonic() - since > SILENT
-
-
-def is_alive(record: StudyRecord, observer: Observer) -> bool:
-    """Whether a worker of this study lives, as far as it can be seen from here."""
-    if any(liveness(worker) == "alive" for worker in record.workers.values()):
-        return True
-    dead = {(trial.number, piece.seed, piece.rung) for trial, piece in observer.abandoned(record)}
-    claimed = {
-        (trial.number, piece.seed, piece.rung)
-        for trial in record.trials
-        for piece in trial.pieces
-        if piece.state == "claimed"
-    }
-    return bool(claimed - dead)
+        if key not in self._seen or self._seen[key][0] != beats:
+            self._seen[key] = beats, time.monotonic()
+        return time.monotonic() - self._seen[key][1] > SILENT
 
 
 @dataclass(frozen=True)
