@@ -207,6 +207,23 @@ def test_an_error_of_the_code_is_its_result(bench: wb.Workbench, started: list[l
         study.result()
 
 
+def test_a_best_value_of_zero_and_the_rate_that_was_found_are_shown(
+    bench: wb.Workbench, started: list[list[str]]
+) -> None:
+    study = bench.study({"lr": "relative"}, budget=3)
+    add_trial(study.path, TrialProposal(1, {"lr": {"times_found": 0.7}}, "by hand"))
+    mine = claim(study.path, 1, 0, study.record.last_rung, "here")
+    assert mine is not None
+    mine.end(PieceEnd("completed", 1.0, value=0.0, values={"lr": 0.0021}))
+    lines: list[str] = []
+    study.stop()
+    study.follow(lines.append)
+    assert "best 0 (trial 1)" in study.headline
+    assert study.table()[0]["lr"] == study.settings["lr"] == 0.0021
+    assert "lr=0.0021" in lines[0]
+    assert "times_found" not in repr(study)
+
+
 def test_weights_of_all_but_the_best_go_at_the_end(tmp_path: Path) -> None:
     with study_parts.bench(tmp_path, max_epochs=1) as bench:
         study = Studied(bench, {"lr": (1e-3, 1.0)})

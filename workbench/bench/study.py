@@ -16,7 +16,7 @@ from typing import Any
 
 from workbench.bench.study_arguments import budget_of, checked_count
 from workbench.bench.study_start import TrialBench, keep
-from workbench.bench.study_view import StudyView
+from workbench.bench.study_view import StudyView, absolute
 from workbench.export.source.capture import CallSite
 from workbench.launch.study import local
 from workbench.launch.study.liveness import ENDED, Observer
@@ -160,7 +160,7 @@ class Study(StudyView):
         of the function that makes the model.
         """
         record = self.record
-        return {} if record.best is None else _absolute(record, record.best)
+        return {} if record.best is None else _settings(record, record.best)
 
     @property
     def runs(self) -> RunList:
@@ -189,7 +189,7 @@ class Study(StudyView):
                 {
                     "trial": trial.number,
                     "from": trial.origin,
-                    **trial.values,
+                    **absolute(trial, end),
                     "seed": piece.seed,
                     "rung": record.head.rungs[min(piece.rung, record.last_rung)],
                     "status": _state(piece),
@@ -214,7 +214,7 @@ class Study(StudyView):
             "trials": len(record.trials),
             "best": None if best is None else best.number,
             "value": None if best is None else record.whole(best),
-            "settings": {} if best is None else _absolute(record, best),
+            "settings": {} if best is None else _settings(record, best),
             "baseline": None if baseline is None else record.whole(baseline),
         }
 
@@ -230,8 +230,8 @@ class Study(StudyView):
         arrow = "lower" if record.head.mode == "min" else "higher"
         best = record.best
         value = "nothing yet"
-        if best is not None:
-            value = f"{number(record.whole(best) or math.nan)} (trial {best.number})"
+        if best is not None and (best_value := record.whole(best)) is not None:
+            value = f"{number(best_value)} (trial {best.number})"
         rungs = [f"1/{round(1 / share)}" for share in record.head.rungs[:-1]]
         lengths = f"trials of {', '.join(rungs)} and whole fits" if rungs else "whole fits"
         return (
@@ -423,10 +423,9 @@ def _pieces(record: StudyRecord) -> list[tuple[TrialRecord, PieceRecord]]:
     return [(trial, piece) for trial in record.trials for piece in trial.pieces]
 
 
-def _absolute(record: StudyRecord, trial: TrialRecord) -> dict[str, Any]:
-    """The values of a trial, with rates in place of multipliers."""
-    end = trial.end(record.last_rung)
-    return {**trial.values, **({} if end is None else end.values)}
+def _settings(record: StudyRecord, trial: TrialRecord) -> dict[str, Any]:
+    """The values of a trial's whole fit."""
+    return absolute(trial, trial.end(record.last_rung))
 
 
 def _state(piece: PieceRecord) -> str:
@@ -438,7 +437,8 @@ def _state(piece: PieceRecord) -> str:
 def _ended(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> str:
     """A line that says how a piece ended."""
     assert piece.end is not None
-    values = ", ".join(f"{name}={_text(value)}" for name, value in trial.values.items())
+    used = absolute(trial, piece.end)
+    values = ", ".join(f"{name}={_text(value)}" for name, value in used.items())
     seed = f", seed {piece.seed}" if piece.seed else ""
     value = "" if piece.end.value is None else f"  {record.head.monitor} {number(piece.end.value)}"
     cause = f"  {piece.end.cause}" if piece.end.cause else ""
