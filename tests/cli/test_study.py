@@ -99,6 +99,17 @@ def test_what_cannot_be_done_is_said(study: wb.Study, arguments: list[str], says
     assert says in result.output
 
 
+def test_a_study_that_cannot_be_read_hides_no_other(study: wb.Study) -> None:
+    folder = study.path.with_name("0002-study")
+    folder.mkdir()
+    head: dict[str, Any] = json.loads((study.path / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps({**head, "space": {}}))
+    listed = run(study, "list")
+    assert listed.exit_code == 0, listed.output
+    assert "0002-study cannot be read" in listed.output
+    assert "0001-study  val_loss" in listed.output
+
+
 def test_a_strangers_study_is_not_worked_on(study: wb.Study, tmp_path: Path) -> None:
     head = study.path / "start" / "start.json"
     data: dict[str, Any] = json.loads(head.read_text())
