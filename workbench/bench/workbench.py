@@ -463,17 +463,18 @@ class Workbench(TrialBench):
         trial starts as a fresh fit of this bench does, in the same state of weights, data and
         generators. The first one has the bench's present settings. Its runs are kept, whatever
         `keep_runs` says; at its end the checkpoints of all but the best trials are removed, and of
-        those that more budget continues first. Nothing is applied: `bench.set(**study.settings)`. Listeners of this bench
-        get no events of trials; trackers that are given by name do.
+        those that more budget continues first. Nothing is applied: `bench.set(**study.settings)`.
+        Listeners of this bench get no events of trials; trackers that are given by name do.
 
         space: what is searched, by name: settings, and parameters of the function that makes the
         model. (low, high) is a range, a list has the values to choose from, `...` stands for a
-        range that the searches of this bench find. "relative" for `lr`: a multiple of the rate that
-        `find_lr` suggests for each model. A list of names is a dict with `...` for each. None: what
-        the budget allows, `lr` and `weight_decay` first.
+        range: for `lr` around what `find_lr` suggests, for `batch_size` up to what fits, for others
+        around the present value. "relative" for `lr`: a multiple of the rate that `find_lr`
+        suggests for each model. A list of names is a dict with `...` for each. None: what the
+        budget allows, `lr` and `weight_decay` first.
         budget: so many fits of full length, or a time ("2h"); searches are part of it.
-        workers: how many processes train. With GPUs, each gets its own. `workbench study work ID`
-        adds one, on any machine that sees the folder.
+        workers: how many processes train, each on an equal share of the GPUs. `workbench study work
+        ID` adds one, on any machine that sees the folder.
         seeds: with how many other seeds the best trial and the first one are trained for the
         verdict; None: what the budget allows.
         limits: {"parameters": 200_000} leaves out larger models.
