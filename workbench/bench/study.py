@@ -462,14 +462,9 @@ def of_name(root: Path, head: StudyHead) -> tuple[Path | None, str]:
             asked = json.loads(json.dumps(asdict(head)))
             recorded = json.loads(json.dumps(asdict(known)))
             differing = [name for name in _ASKED if asked[name] != recorded[name]]
-            return (
-                (None, f"{folder.name} has another {', '.join(differing)}")
-                if differing
-                else (
-                    folder,
-                    "",
-                )
-            )
+            if differing:
+                return None, f"{folder.name} has another {', '.join(differing)}"
+            return folder, ""
     return None, ""
 
 

@@ -478,8 +478,8 @@ class Workbench(TrialBench):
         seeds: with how many other seeds the best trial and the first one are trained for the
         verdict; None: what the budget allows.
         limits: {"parameters": 200_000} leaves out larger models.
-        name: part of its id. A study of this name with the same code, space and settings is
-        continued.
+        name: part of its id. A study of this name with the same code, space, settings and number of
+        samples is continued, with the data that it has kept: other data needs another name.
         settings: of all trials: `max_epochs=5`. Parameters of the function too. `monitor` is the
         metric whose last value judges a trial; None: "val_loss".
 
@@ -533,10 +533,10 @@ class Workbench(TrialBench):
         study = begin(self, self._site, head, values, overrides, count)
         if differs:
             warnings.warn(f"{differs}: this is a new study, {study.id}.", stacklevel=2)
-        said = {"space": space, "budget": budget, "seeds": seeds, "name": name}
-        said = {key: value for key, value in said.items() if value is not None}
-        said |= {"workers": workers} if workers != 1 else {}
-        self._listeners.notify(Called(line("study", {**said, **values, **overrides})))
+        named = {"space": space, "budget": budget, "seeds": seeds, "name": name}
+        called = {key: value for key, value in named.items() if value is not None}
+        called |= {"workers": workers} if workers != 1 else {}
+        self._listeners.notify(Called(line("study", {**called, **values, **overrides})))
         return study
 
     # -- recorded runs

@@ -76,15 +76,15 @@ class Attempt:
 
 def attempts(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> list[Attempt]:
     """What the workers of a piece have left so far, the first one first."""
-    left = []
+    earlier = []
     with Folder.opened(record.path / TRIALS / f"{trial.number:04d}") as folder:
         names = folder.names()
         for generation in range(1, piece.generation + 1):
             stem = f"s{piece.seed}r{piece.rung}g{generation}"
             run = _run(folder, f"{stem}.beat") if f"{stem}.beat" in names else ""
             step, updates = _reached(record, run)
-            left.append(Attempt(run, step, updates, f"{stem}.back" in names))
-    return left
+            earlier.append(Attempt(run, step, updates, f"{stem}.back" in names))
+    return earlier
 
 
 def _run(folder: Folder, name: str) -> str:
@@ -108,14 +108,14 @@ def _reached(record: StudyRecord, run: str) -> tuple[int, int]:
     return (points[-1].step if points else 0), updates
 
 
-def why_hopeless(left: list[Attempt]) -> str:
+def why_hopeless(earlier: list[Attempt]) -> str:
     """Why a piece whose worker died is not taken over once more; "": it is.
 
     Many a worker that dies before its first update was killed for another reason, so three of them
     count as one.
     """
     vain, reached = 0.0, 0
-    for attempt in left:
+    for attempt in earlier:
         if attempt.updates > reached or attempt.given_back:
             vain, reached = 0.0, max(attempt.updates, reached)
         else:
@@ -123,6 +123,6 @@ def why_hopeless(left: list[Attempt]) -> str:
     if vain < TAKE_OVERS:
         return ""
     return (
-        f"{len(left)} workers have ended while they trained it, the last ones no further than after"
+        f"{len(earlier)} workers have ended while they trained it, the last ones no further than after"
         f" {counted(reached, 'update')}: their logs say why"
     )

@@ -46,7 +46,8 @@ def devices_of(settings: Settings, workers: int) -> list[str]:
 def start(
     study: Path, names: Sequence[str], devices: Sequence[str], *, trust: bool
 ) -> dict[str, subprocess.Popen[bytes]]:
-    """Start a worker for each of these names, and return their processes by name. What it prints is in `logs/NAME.log`.
+    """Start a worker for each of these names, and return their processes by name. What a worker
+    prints is in `logs/NAME.log`.
 
     devices: see `devices_of`. trust: see `StartFile.of_study`.
     """

@@ -383,9 +383,9 @@ def _worker_in(folder: Folder, name: str) -> str:
         return ""
 
 
-def _furthest(left: list[Attempt]) -> str:
+def _furthest(earlier: list[Attempt]) -> str:
     """The run from which a take-over continues; "": it begins again."""
-    reached = [attempt for attempt in left if attempt.run and attempt.step > 0]
+    reached = [attempt for attempt in earlier if attempt.run and attempt.step > 0]
     return max(reached, key=lambda attempt: attempt.step).run if reached else ""
 
 
