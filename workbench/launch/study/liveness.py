@@ -78,7 +78,7 @@ def attempts(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> lis
     """What the workers of a piece have left so far, the first one first."""
     earlier = []
     with Folder.opened(record.path / TRIALS / f"{trial.number:04d}") as folder:
-        names = folder.names()
+        names = {*folder.names()}
         for generation in range(1, piece.generation + 1):
             stem = f"s{piece.seed}r{piece.rung}g{generation}"
             run = _run(folder, f"{stem}.beat") if f"{stem}.beat" in names else ""
@@ -123,6 +123,6 @@ def why_hopeless(earlier: list[Attempt]) -> str:
     if vain < TAKE_OVERS:
         return ""
     return (
-        f"{len(earlier)} workers have ended while they trained it, the last ones no further than after"
-        f" {counted(reached, 'update')}: their logs say why"
+        f"{len(earlier)} workers have ended while they trained it, the last ones no further than"
+        f" after {counted(reached, 'update')}: their logs say why"
     )
