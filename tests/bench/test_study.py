@@ -30,9 +30,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The names of the workers of each start, none of which runs."""
     starts: list[list[str]] = []
 
-    def start(study: Path, names: list[str], devices: list[str], *, trust: bool) -> list[Any]:
+    def start(study: Path, names: list[str], devices: list[str], *, trust: bool) -> dict[str, Any]:
         starts.append(list(names))
-        return []
+        return {}
 
     monkeypatch.setattr(local, "start", start)
     return starts
@@ -163,6 +163,12 @@ def test_a_study_is_changed_while_it_runs(bench: wb.Workbench, started: list[lis
     [
         (lambda study: study.add(colour=3), "colour"),
         (lambda study: study.add(lr="fast"), "lr='fast'"),
+        (lambda study: study.add(lr=-1.0), "lr=-1.0"),
+        (lambda study: study.add(), "give its values"),
+        (lambda study: study.add(max_epochs=100), "all trials of a study have one length"),
+        (lambda study: study.add(seed=7), "since luck would win"),
+        (lambda study: study.add(optimizer="adamww"), "adamww"),
+        (lambda study: study.add(width=nn.ReLU()), "width="),
         (lambda study: study.stop(9), "its trials are none yet"),
         (lambda study: study.more("1h"), "its budget is 8 fits"),
         (lambda study: study.more(0), "adds nothing"),
@@ -201,6 +207,23 @@ def test_an_error_of_the_code_is_its_result(bench: wb.Workbench, started: list[l
         study.result()
 
 
+def test_a_best_value_of_zero_and_the_rate_that_was_found_are_shown(
+    bench: wb.Workbench, started: list[list[str]]
+) -> None:
+    study = bench.study({"lr": "relative"}, budget=3)
+    add_trial(study.path, TrialProposal(1, {"lr": {"times_found": 0.7}}, "by hand"))
+    mine = claim(study.path, 1, 0, study.record.last_rung, "here")
+    assert mine is not None
+    mine.end(PieceEnd("completed", 1.0, value=0.0, values={"lr": 0.0021}))
+    lines: list[str] = []
+    study.stop()
+    study.follow(lines.append)
+    assert "best 0 (trial 1)" in study.headline
+    assert study.table()[0]["lr"] == study.settings["lr"] == 0.0021
+    assert "lr=0.0021" in lines[0]
+    assert "times_found" not in repr(study)
+
+
 def test_weights_of_all_but_the_best_go_at_the_end(tmp_path: Path) -> None:
     with study_parts.bench(tmp_path, max_epochs=1) as bench:
         study = Studied(bench, {"lr": (1e-3, 1.0)})
@@ -213,3 +236,16 @@ def test_weights_of_all_but_the_best_go_at_the_end(tmp_path: Path) -> None:
     assert not any(study.run(end).checkpoints for end in best[KEPT:])
     assert all(len(study.run(end).history["loss"]) for end in ends)
     assert other.checkpoints
+
+
+def test_weights_that_more_budget_continues_stay(tmp_path: Path) -> None:
+    with study_parts.bench(tmp_path, max_epochs=3) as bench:
+        study = Studied(bench, {"lr": (1e-3, 1.0)}, rungs=(1 / 3, 1.0))
+        ends = [study.train(n, {"lr": 0.05 * n}) for n in range(1, KEPT + 3)]
+    best = sorted(ends, key=lambda end: end.value or 9.0)
+    mine = claim(study.path, 1 + ends.index(best[-1]), 1, 1, "here")
+    assert mine is not None
+    mine.give_back()  # a worker continues this trial, too
+    remove_weights(StudyRecord.read(study.path))
+    kept = [*best[:KEPT], best[-1]]
+    assert [bool(study.run(end).checkpoints) for end in ends] == [end in kept for end in ends]

@@ -59,6 +59,14 @@ def test_another_seed_makes_other_weights_where_a_function_makes_them(
     assert losses(study.run(other)) == losses(fitted) != losses(study.run(one))
 
 
+def test_trials_have_the_seed_of_the_bench(bench: wb.Workbench) -> None:
+    bench.set(seed=42)
+    study = Studied(bench, {"lr": (1e-3, 1.0)}, seed=bench.settings.seed)
+    ends = [study.train(1, {}), study.train(1, {}, seed=1)]
+    fitted = [bench.fit().result(), bench.fit(seed=43).result()]
+    assert [losses(study.run(end)) for end in ends] == [losses(run) for run in fitted]
+
+
 def test_a_run_says_of_which_trial_it_is_and_is_kept(bench: wb.Workbench) -> None:
     bench.set(keep_runs=1)
     study = Studied(bench, {"lr": (1e-3, 1.0)})
@@ -162,3 +170,26 @@ def test_weights_that_were_loaded_need_a_model(bench: wb.Workbench) -> None:
         next(bench.model.parameters()).zero_()
     with pytest.raises(wb.TaskError, match="each trial lets net make new ones"):
         Studied(bench, {"lr": (1e-3, 1.0)})
+
+
+def test_each_optimizer_has_a_search_of_its_own(bench: wb.Workbench) -> None:
+    bench.set(max_epochs=40)
+    choices = {"adamw": {"lr": ...}, "sgd": {"lr": ..., "momentum": (0.5, 0.9)}}
+    study = Studied(bench, {"optimizer": choices})
+    study.trainer.prepare(StudyRecord.read(study.path), to_the_end)
+    (found,) = StudyRecord.read(study.path).changes
+    for name in choices:
+        curve = bench.find_lr(optimizer=name).result()
+        assert curve.suggestion == pytest.approx(
+            found.values["priors"][f"optimizer.{name}.lr"]["center"], rel=0.01
+        )
+    assert found.values["priors"].keys() == {"optimizer.adamw.lr", "optimizer.sgd.lr"}
+
+
+def test_a_search_of_batch_sizes_has_its_cost(bench: wb.Workbench) -> None:
+    bench.set(max_epochs=40)
+    study = Studied(bench, {"batch_size": [4, 8, 16]})
+    study.trainer.prepare(StudyRecord.read(study.path), to_the_end)
+    (found,) = StudyRecord.read(study.path).changes
+    assert found.values["priors"]["batch_size"]["largest"] >= 16
+    assert found.values["spent"] > 0.5  # sizes to 64, three updates each, for fits of 24

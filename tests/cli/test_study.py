@@ -31,7 +31,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> wb.Study:
     """A study on which nobody has worked yet."""
-    monkeypatch.setattr(local, "start", lambda *_, **__: [])
+    monkeypatch.setattr(local, "start", lambda *_, **__: {})
     with study_parts.bench(tmp_path, max_epochs=2) as bench:
         return bench.study({"lr": (1e-3, 1.0), "width": [4, 8]}, budget=3)
 
@@ -75,6 +75,15 @@ def test_a_study_is_changed(study: wb.Study) -> None:
     assert "was ended" in run(study, "work", "1").output
 
 
+def test_a_worker_takes_a_relative_root(
+    study: wb.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study.stop()
+    monkeypatch.chdir(tmp_path.parent)  # the bench was made elsewhere
+    worked = CliRunner().invoke(main, ["study", "work", "1", "--root", tmp_path.name])
+    assert "was ended" in worked.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -88,6 +97,17 @@ def test_what_cannot_be_done_is_said(study: wb.Study, arguments: list[str], says
     result = run(study, *arguments)
     assert result.exit_code == 1
     assert says in result.output
+
+
+def test_a_study_that_cannot_be_read_hides_no_other(study: wb.Study) -> None:
+    folder = study.path.with_name("0002-study")
+    folder.mkdir()
+    head: dict[str, Any] = json.loads((study.path / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps({**head, "space": {}}))
+    listed = run(study, "list")
+    assert listed.exit_code == 0, listed.output
+    assert "0002-study cannot be read" in listed.output
+    assert "0001-study  val_loss" in listed.output
 
 
 def test_a_strangers_study_is_not_worked_on(study: wb.Study, tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 
 from workbench.bench.study_arguments import budget_of, checked_count
 from workbench.bench.study_start import TrialBench, keep
-from workbench.bench.study_view import StudyView
+from workbench.bench.study_view import StudyView, absolute
 from workbench.export.source.capture import CallSite
 from workbench.launch.study import local
-from workbench.launch.study.liveness import Observer, is_alive
-from workbench.launch.study.worker import new_name
+from workbench.launch.study.liveness import ENDED, Observer
+from workbench.launch.study.worker import new_name, plan_now
 from workbench.runs.read import RUNS
 from workbench.runs.run import Run
 from workbench.runs.study.find import find_study, study_folders
@@ -38,10 +38,10 @@ from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, SettingsError, recorded_settings
 from workbench.settings.space import OPTIMIZER, Space
 from workbench.tuners.study.next import AdviceList, advice
-from workbench.tuners.study.plan import Action, Ended, plan
+from workbench.tuners.study.plan import Ended
 from workbench.tuners.study.verdict import Verdict, judge
 from workbench.units import duration, number
-from workbench.values import shown
+from workbench.values import plain, shown
 
 _ASKED = ("code", "space", "base", "monitor", "mode", "length", "limits", "seeds")
 """What is equal in two studies that ask the same."""
@@ -62,9 +62,10 @@ class Study(StudyView):
         """path: its folder. workers, devices: those that are started where none lives."""
         self.path = path
         self._workers, self._devices, self._trust = workers, devices, False
-        self._names: list[str] = []
-        """The workers that this object has started."""
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._has_begun = False
+        """Whether it has started workers: others may be on machines that are not seen here."""
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        """The workers that this object has started, by name."""
         self._observer = Observer()
         self._read = StudyRecord.read(path)
         self._lock = threading.Lock()
@@ -107,18 +108,23 @@ class Study(StudyView):
         return self._status(self.record)
 
     def _status(self, record: StudyRecord) -> str:
-        lives = any(process.poll() is None for process in self._processes)
-        if not lives and isinstance(_plan(record), Ended):
+        lives = any(
+            process.poll() is None and not record.workers.get(name, {}).get(ENDED)
+            for name, process in self._processes.items()
+        )
+        if not lives and isinstance(plan_now(record), Ended):
             return "ended"
         if record.paused:
             return "paused"
-        return "running" if lives or is_alive(record, self._observer) else "no worker"
+        # each is looked at, so that all are watched from now on
+        others = [name for name in record.workers if self._observer.is_alive(record, name)]
+        return "running" if lives or others else "no worker"
 
     @property
     def failure(self) -> str:
         """The error of the user's code that ended it; "": none did."""
         record = self.record
-        ended = _plan(record)
+        ended = plan_now(record)
         causes = [
             piece.end.cause
             for _, piece in _pieces(record)
@@ -154,7 +160,7 @@ class Study(StudyView):
         of the function that makes the model.
         """
         record = self.record
-        return {} if record.best is None else _absolute(record, record.best)
+        return {} if record.best is None else _settings(record, record.best)
 
     @property
     def runs(self) -> RunList:
@@ -183,7 +189,7 @@ class Study(StudyView):
                 {
                     "trial": trial.number,
                     "from": trial.origin,
-                    **trial.values,
+                    **absolute(trial, end),
                     "seed": piece.seed,
                     "rung": record.head.rungs[min(piece.rung, record.last_rung)],
                     "status": _state(piece),
@@ -208,7 +214,7 @@ class Study(StudyView):
             "trials": len(record.trials),
             "best": None if best is None else best.number,
             "value": None if best is None else record.whole(best),
-            "settings": {} if best is None else _absolute(record, best),
+            "settings": {} if best is None else _settings(record, best),
             "baseline": None if baseline is None else record.whole(baseline),
         }
 
@@ -224,8 +230,8 @@ class Study(StudyView):
         arrow = "lower" if record.head.mode == "min" else "higher"
         best = record.best
         value = "nothing yet"
-        if best is not None:
-            value = f"{number(record.whole(best) or math.nan)} (trial {best.number})"
+        if best is not None and (best_value := record.whole(best)) is not None:
+            value = f"{number(best_value)} (trial {best.number})"
         rungs = [f"1/{round(1 / share)}" for share in record.head.rungs[:-1]]
         lengths = f"trials of {', '.join(rungs)} and whole fits" if rungs else "whole fits"
         return (
@@ -289,7 +295,7 @@ class Study(StudyView):
         return f"Start one: study.work(), or workbench study work {self.id}"
 
     def _last_words(self) -> str:
-        texts = [words for name in self._names if (words := local.last_words(self.path, name))]
+        texts = [words for name in self._processes if (words := local.last_words(self.path, name))]
         return f" The last one has printed:\n{texts[-1]}\n" if texts else ""
 
     def _why_nothing(self) -> str:
@@ -357,14 +363,17 @@ class Study(StudyView):
         devices = list(self._devices) if count == self._workers else [""] * count
         names = [new_name() for _ in range(count)]
         processes = local.start(self.path, names, devices, trust=self._trust)
-        self._names += names
-        self._processes += processes
-        _started[:] = [process for process in _started if process.poll() is None] + processes
+        self._processes |= processes
+        self._has_begun = True
+        running = [process for process in _started if process.poll() is None]
+        _started[:] = [*running, *processes.values()]
 
     def _change(self, kind: ChangeKind, values: Mapping[str, Any], *, works: bool = True) -> None:
-        """Leave a change. works: a worker is needed for it."""
+        """Leave a change. works: a worker is needed for it, which is started where this object has
+        started the others.
+        """
         change(self.path, Change(kind, values, len(self.record.trials)))
-        if works and self.status == "no worker":
+        if works and self._has_begun and self.status == "no worker":
             self.work()
 
     def _trial(self, trial: int, method: str) -> int:
@@ -383,15 +392,24 @@ class Study(StudyView):
         return present.with_ranges(other)
 
     def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of a trial by hand; SettingsError for one that is neither a setting nor a
-        parameter of the function that makes the model.
-        """
+        """The values of a trial by hand; SettingsError for one that a space could not have."""
+        if not values:
+            raise SettingsError("study.add(): give its values, study.add(lr=3e-3).")
         base, build = self._base()
-        settings = {
-            name: value for name, value in values.items() if name not in (*build, OPTIMIZER)
-        }
-        base.replace(**Settings.named(settings, "study.add", [*build]))
-        return dict(values)
+        present = {**base.model_dump(), **build}
+        settings = {name: plain(value) for name, value in values.items() if name not in build}
+        for name, value in values.items():
+            if name == OPTIMIZER and name in settings:
+                continue
+            if name in present and type(value) is type(present[name]) and value == present[name]:
+                continue
+            try:
+                Space.parse({name: [present.get(name), value]}, base, build)
+            except SettingsError as error:
+                why = str(error).removeprefix("space: ")
+                raise SettingsError(f"study.add({name}={shown(value)}): {why}") from None
+        base.replace(**settings)
+        return {name: plain(value) for name, value in values.items()}
 
     def _base(self) -> tuple[Settings, dict[str, Any]]:
         """The settings of all its trials, and the values of the function's parameters."""
@@ -401,19 +419,13 @@ class Study(StudyView):
         return recorded_settings(settings), build
 
 
-def _plan(record: StudyRecord) -> Action:
-    """What a worker would do next."""
-    return plan(record, elapsed=time.time() - record.head.created)
-
-
 def _pieces(record: StudyRecord) -> list[tuple[TrialRecord, PieceRecord]]:
     return [(trial, piece) for trial in record.trials for piece in trial.pieces]
 
 
-def _absolute(record: StudyRecord, trial: TrialRecord) -> dict[str, Any]:
-    """The values of a trial, with rates in place of multipliers."""
-    end = trial.end(record.last_rung)
-    return {**trial.values, **({} if end is None else end.values)}
+def _settings(record: StudyRecord, trial: TrialRecord) -> dict[str, Any]:
+    """The values of a trial's whole fit."""
+    return absolute(trial, trial.end(record.last_rung))
 
 
 def _state(piece: PieceRecord) -> str:
@@ -425,7 +437,8 @@ def _state(piece: PieceRecord) -> str:
 def _ended(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> str:
     """A line that says how a piece ended."""
     assert piece.end is not None
-    values = ", ".join(f"{name}={_text(value)}" for name, value in trial.values.items())
+    used = absolute(trial, piece.end)
+    values = ", ".join(f"{name}={_text(value)}" for name, value in used.items())
     seed = f", seed {piece.seed}" if piece.seed else ""
     value = "" if piece.end.value is None else f"  {record.head.monitor} {number(piece.end.value)}"
     cause = f"  {piece.end.cause}" if piece.end.cause else ""
@@ -449,14 +462,9 @@ def of_name(root: Path, head: StudyHead) -> tuple[Path | None, str]:
             asked = json.loads(json.dumps(asdict(head)))
             recorded = json.loads(json.dumps(asdict(known)))
             differing = [name for name in _ASKED if asked[name] != recorded[name]]
-            return (
-                (None, f"{folder.name} has another {', '.join(differing)}")
-                if differing
-                else (
-                    folder,
-                    "",
-                )
-            )
+            if differing:
+                return None, f"{folder.name} has another {', '.join(differing)}"
+            return folder, ""
     return None, ""
 
 
@@ -490,6 +498,6 @@ def go_on(study: Study, budget: Mapping[str, float]) -> Study:
     before = study.record.budget.get(unit, math.inf)
     if amount > before:
         study.more(amount - before if unit == "fits" else timedelta(seconds=amount - before))
-    elif study.status == "no worker":
+    if study.status == "no worker":
         study.work()
     return study

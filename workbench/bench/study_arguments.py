@@ -20,7 +20,7 @@ _TIME = re.compile(
     r"(?:(\d+(?:\.\d+)?)\s*h)?\s*(?:(\d+(?:\.\d+)?)\s*min)?\s*(?:(\d+(?:\.\d+)?)\s*s)?"
 )
 _LONGEST_NAME = 32
-_SHARES = (1 / 9, 1 / 3)
+_SHORTER = (1 / 9, 1 / 3)
 _SHORTEST = 100
 """The updates after which a trial can be compared at the earliest."""
 _BRACKETS = 3.5
@@ -146,7 +146,7 @@ def rungs_of(
     if updates is None or check is None or budget.get("fits", math.inf) < _BRACKETS:
         return (1.0,)
     least = max(_SHORTEST, check)
-    return (*(share for share in _SHARES if share * updates >= least), 1.0)
+    return (*(share for share in _SHORTER if share * updates >= least), 1.0)
 
 
 def recorded_base(settings: Settings, values: Mapping[str, Any]) -> dict[str, Any]:

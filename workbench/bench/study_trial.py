@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,8 +30,11 @@ from workbench.runs.read import RUNS, STUDY
 from workbench.runs.run import Run
 from workbench.runs.study.record import Change, EndStatus, PieceEnd, StudyRecord
 from workbench.runs.study.write import change
-from workbench.settings.space import TIMES_FOUND, Space
+from workbench.settings import SettingsError
+from workbench.settings.space import OPTIMIZER, TIMES_FOUND, Space
+from workbench.task.errors import TaskError
 from workbench.tracebacks import user_line
+from workbench.tuners.batch_size.batch_size_finder import SHARE, BatchSizeRequest
 from workbench.tuners.study.halt import halt_at
 
 T = TypeVar("T")
@@ -38,6 +42,7 @@ _RATES = "rates"
 """The folder in a study with the rates that searches of trials have found."""
 _NO_RATE = ("lr", "weight_decay", "warmup", "lr_schedule", "gradient_clip_val")
 """Settings of a trial on which the search of its rate does not depend, or hardly."""
+_STEPS = BatchSizeRequest().steps_per_trial
 _LARGEST = 1 << 16
 _LOST = 1 << 28
 """Bytes of a GPU by which the memory in use may grow from piece to piece."""
@@ -78,9 +83,10 @@ class TrialTrainer:
         """Train a piece, and return how it ended; `attend` waits for its job."""
         start = open_start(self._study, trust=self._trust)
         values, settings = start.recipe.split(piece.values)
+        seed = record.head.seed + piece.seed
         with start.restored():
             try:
-                bench = bench_of(start, self._study.parents[1], values, piece.seed)
+                bench = bench_of(start, self._study.parents[1], values, seed)
             except Exception as error:  # noqa: BLE001 - code of the user may raise anything
                 return _failed(error)
             above = _above(record.head.limits, bench)
@@ -99,7 +105,7 @@ class TrialTrainer:
                 rate = searches.rate(piece.values, settings)
                 if searches.stopped:
                     return PieceEnd("stopped", searches.cost, cause=searches.stopped)
-                arguments = {**values, **settings, **rate}
+                arguments = {"seed": seed, **values, **settings, **rate}
                 end = self._fit(record, piece, bench, arguments, attend)
                 return replace(end, cost=end.cost + searches.cost, values=rate)
 
@@ -121,7 +127,7 @@ class TrialTrainer:
         record: StudyRecord,
         piece: Piece,
         bench: TrialBench,
-        values: Mapping[str, Any],
+        arguments: Mapping[str, Any],
         attend: Attend,
     ) -> PieceEnd:
         share = record.head.rungs[min(piece.rung, record.last_rung)]
@@ -129,10 +135,10 @@ class TrialTrainer:
         try:
             start = _start_of(record, piece, share)
             if start:  # it has the settings of that run
-                chosen, _ = bench._split(values)
+                chosen, _ = bench._split(arguments)
                 job = bench.fit(start, **chosen)
             else:
-                job = bench.fit(**{"seed": piece.seed, **values})
+                job = bench.fit(**arguments)
         except Exception as error:  # noqa: BLE001 - see above
             return _failed(error)
         why = attend(job)
@@ -170,12 +176,18 @@ class TrialSearches:
         """Why they were stopped; "": they were not."""
 
     def run(self, space: Space) -> None:
-        """Search what this space needs before the first trial."""
-        if "lr" in space.names:
-            self._rate({})
+        """Search what this space needs before the first trial: a rate, one for each optimizer that
+        has a range of its own, and the largest batch.
+        """
+        for dimension in space.dimensions:
+            if self.stopped or dimension.path[-1] != "lr":
+                continue
+            if len(dimension.path) == 1:
+                self._rate({})
+            else:
+                self._rate({OPTIMIZER: dimension.path[1]}, dimension.name)
         if "batch_size" in space.names and not self.stopped:
-            job = self._bench.find_batch_size()
-            sizes = self._result(job)
+            sizes = self._result(self._bench.find_batch_size)
             if sizes is not None and sizes.largest is not None:
                 self.priors["batch_size"] = {"largest": sizes.largest}
 
@@ -202,28 +214,48 @@ class TrialSearches:
                     data = json.dumps({"lr": suggestion, "values": others}).encode()
                     opened.create(f"{key}.json", data)
         usual = self._record.priors.get("lr", {}).get("center", self._bench.settings.lr)
-        rate = float(suggestion if isinstance(suggestion, int | float) else usual)
-        return {"lr": float(f"{rate * float(times[TIMES_FOUND]):.4g}")}
+        rate = suggestion if isinstance(suggestion, int | float) else usual
+        if rate is None:  # the optimizer's own
+            return {"lr": None}
+        return {"lr": float(f"{float(rate) * float(times[TIMES_FOUND]):.4g}")}
 
-    def _rate(self, settings: Mapping[str, Any]) -> float | None:
-        """Sweep the rate; returns the suggestion, None: there is none."""
-        curve = self._result(self._bench.find_lr(**settings))
+    def _rate(self, settings: Mapping[str, Any], name: str = "lr") -> float | None:
+        """Sweep the rate; returns the suggestion, None: there is none. name: of the dimension."""
+        curve = self._result(partial(self._bench.find_lr, **settings))
         if curve is None or curve.suggestion is None:
             return None
         suggestion = float(f"{curve.suggestion:.3g}")
-        self.priors["lr"] = {"center": suggestion}
+        self.priors[name] = {"center": suggestion}
         if curve.diverged is not None:
-            self.priors["lr"]["edge"] = float(curve.diverged)
+            self.priors[name]["edge"] = float(curve.diverged)
         return suggestion
 
-    def _result(self, job: Job[T]) -> T | None:
+    def _result(self, begin: Callable[[], Job[T]]) -> T | None:
         """The result of a search; None: it could not be made here, as a trial will say."""
+        try:
+            job = begin()
+        except (SettingsError, TaskError):
+            return None
         self.stopped = self._attend(job)
-        updates = sum(isinstance(event, CurvePoint | Trial) for event in job.events)
-        self.cost += min(1.0, updates / whole_updates(self._record, self._bench))
+        whole = whole_updates(self._record, self._bench)
+        self.cost += _share_of(job.events, whole, self._bench.settings.batch_size)
         if self.stopped or job.exception() is not None:
             return None
         return job.result()
+
+
+def _share_of(events: Sequence[Event], whole: int, batch_size: int) -> float:
+    """About what a search has cost, as a share of a fit with `whole` updates of this batch size."""
+    updates, compared = 0.0, False
+    sizes: set[int] = set()
+    for event in events:
+        if isinstance(event, CurvePoint):
+            updates += 1
+        elif isinstance(event, Trial):  # once more, where it is compared for its speed
+            compared = compared or event.size in sizes
+            sizes.add(event.size)
+    updates += sum(_STEPS * max(1.0, size / batch_size) for size in sizes)
+    return min(1.0, updates / whole + (SHARE if compared else 0.0))
 
 
 def whole_updates(record: StudyRecord, bench: TrialBench) -> int:
@@ -349,6 +381,7 @@ def work(
     It is for a process that does nothing else. tell: called with a line for each thing that it
     does. name, trust: see `Worker` and `StartFile.of_study`.
     """
+    study, began_in = study.absolute(), Path.cwd()
     with contextlib.suppress(OSError):  # it is on another machine, or gone
         os.chdir(StartFile.of_study(study, trust=trust).folder or ".")
     trainer = TrialTrainer(study, trust=trust)
@@ -356,6 +389,7 @@ def work(
     why = worker.run(trainer.device)
     if worker.worn:
         tell("the memory of the device did not come back: a new process takes its place")
+        os.chdir(began_in)  # paths of the command line are relative to it
         os.execv(sys.executable, sys.orig_argv)
     if why:
         tell(f"{study.name} has ended: {why}")

@@ -16,7 +16,7 @@ from workbench.bench.study_start import bench_of, open_start
 from workbench.export.errors import ExportError
 from workbench.plots.chart import Chart
 from workbench.runs.printable import printable
-from workbench.runs.study.record import StudyRecord
+from workbench.runs.study.record import PieceEnd, StudyRecord, TrialRecord
 from workbench.runs.tables.render import html_table, text_table
 from workbench.settings import SettingsError
 from workbench.tuners.study.charts import study_data
@@ -38,6 +38,13 @@ _ROWS = 40
 """The most trials of a table; the others are counted."""
 _LIVE = 2.0
 """Seconds between two looks at the record of a study that is shown."""
+
+
+def absolute(trial: TrialRecord, end: PieceEnd | None) -> dict[str, Any]:
+    """The values of a trial. end: of one of its pieces, whose rates stand in place of multiples of
+    what a search found.
+    """
+    return {**trial.values, **({} if end is None else end.values)}
 
 
 class StudyView:
@@ -158,12 +165,13 @@ class StudyView:
             rung = longest[trial.number]
             piece = trial.piece(rung) if rung >= 0 else None
             end = None if piece is None else piece.end
+            values = absolute(trial, end)
             status = "trains" if trial.pieces else "waits"
             rows.append(
                 [
                     str(trial.number),
                     trial.origin,
-                    *(value_text(trial.values[n]) if n in trial.values else "" for n in names),
+                    *(value_text(values[n]) if n in values else "" for n in names),
                     f"{record.head.rungs[rung]:.2g}" if rung >= 0 else "",
                     "" if end is None or end.value is None else number(end.value),
                     status if end is None else end.status,

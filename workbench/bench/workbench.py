@@ -462,22 +462,24 @@ class Workbench(TrialBench):
         The workers go on when this process ends: `wb.Study.open(id)` follows the study again. Each
         trial starts as a fresh fit of this bench does, in the same state of weights, data and
         generators. The first one has the bench's present settings. Its runs are kept, whatever
-        `keep_runs` says. Nothing is applied: `bench.set(**study.settings)`. Listeners of this bench
-        get no events of trials; trackers that are given by name do.
+        `keep_runs` says; at its end the checkpoints of all but the best trials are removed, and of
+        those that more budget continues first. Nothing is applied: `bench.set(**study.settings)`.
+        Listeners of this bench get no events of trials; trackers that are given by name do.
 
         space: what is searched, by name: settings, and parameters of the function that makes the
         model. (low, high) is a range, a list has the values to choose from, `...` stands for a
-        range that the searches of this bench find. "relative" for `lr`: a multiple of the rate that
-        `find_lr` suggests for each model. A list of names is a dict with `...` for each. None: what
-        the budget allows, `lr` and `weight_decay` first.
+        range: for `lr` around what `find_lr` suggests, for `batch_size` up to what fits, for others
+        around the present value. "relative" for `lr`: a multiple of the rate that `find_lr`
+        suggests for each model. A list of names is a dict with `...` for each. None: what the
+        budget allows, `lr` and `weight_decay` first.
         budget: so many fits of full length, or a time ("2h"); searches are part of it.
-        workers: how many processes train. With GPUs, each gets its own. `workbench study work ID`
-        adds one, on any machine that sees the folder.
+        workers: how many processes train, each on an equal share of the GPUs. `workbench study work
+        ID` adds one, on any machine that sees the folder.
         seeds: with how many other seeds the best trial and the first one are trained for the
         verdict; None: what the budget allows.
         limits: {"parameters": 200_000} leaves out larger models.
-        name: part of its id. A study of this name with the same code, space and settings is
-        continued.
+        name: part of its id. A study of this name with the same code, space, settings and number of
+        samples is continued, with the data that it has kept: other data needs another name.
         settings: of all trials: `max_epochs=5`. Parameters of the function too. `monitor` is the
         metric whose last value judges a trial; None: "val_loss".
 
@@ -531,10 +533,10 @@ class Workbench(TrialBench):
         study = begin(self, self._site, head, values, overrides, count)
         if differs:
             warnings.warn(f"{differs}: this is a new study, {study.id}.", stacklevel=2)
-        said = {"space": space, "budget": budget, "seeds": seeds, "name": name}
-        said = {key: value for key, value in said.items() if value is not None}
-        said |= {"workers": workers} if workers != 1 else {}
-        self._listeners.notify(Called(line("study", {**said, **values, **overrides})))
+        named = {"space": space, "budget": budget, "seeds": seeds, "name": name}
+        called = {key: value for key, value in named.items() if value is not None}
+        called |= {"workers": workers} if workers != 1 else {}
+        self._listeners.notify(Called(line("study", {**called, **values, **overrides})))
         return study
 
     # -- recorded runs

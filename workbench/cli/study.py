@@ -63,17 +63,18 @@ def list_(root: Path, as_json: bool) -> None:
     folders = study_folders(root)
     if not folders:
         raise FileNotFoundError(f"No studies are recorded in {root}.")
-    studies = []
+    shown = []
     for folder in folders:
         try:
-            studies.append(Study(folder))
-        except (OSError, ValueError) as error:
+            opened = Study(folder)
+            shown.append(opened.summary() if as_json else opened.headline)
+        except Exception as error:  # noqa: BLE001 - it may be a stranger's; the others are listed
             click.echo(printable(f"{folder.name} cannot be read: {error}"), err=True)
     if as_json:
-        print_json([opened.summary() for opened in studies])
+        print_json(shown)
         return
-    for opened in studies:
-        click.echo(printable(opened.headline))
+    for line in shown:
+        click.echo(printable(str(line)))
 
 
 @study.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import workbench as wb
 from tests.bench import study_parts
 from tests.waiting import wait_for
 from workbench.launch.study.liveness import Attempt, Observer, why_hopeless
-from workbench.launch.study.worker import Attend, Piece, Worker
+from workbench.launch.study.worker import Attend, Piece, Worker, plan_now
 from workbench.runs.folder.alive import liveness
 from workbench.runs.read import list_runs, trial_place
 from workbench.runs.study.record import (
@@ -25,6 +26,7 @@ from workbench.runs.study.record import (
     TrialProposal,
 )
 from workbench.runs.study.write import Claim, add_trial, change, claim, take_over
+from workbench.tuners.study.plan import Train
 
 SPACE = {"lr": (1e-3, 1.0), "width": [4, 8, 16]}
 LONG = 80
@@ -97,7 +99,7 @@ def test_a_worker_that_was_told_to_end_has_exited_well(
     ended: tuple[wb.Workbench, wb.Study],
 ) -> None:
     _, study = ended
-    codes = sorted(process.wait() for process in study._processes)
+    codes = sorted(process.wait() for process in study._processes.values())
     assert codes == [-signal.SIGKILL, 0, 0]
 
 
@@ -147,7 +149,7 @@ def test_a_worker_elsewhere_is_dead_when_its_beats_stand_still(
 
 
 def _without_workers(bench: wb.Workbench, monkeypatch: pytest.MonkeyPatch) -> wb.Study:
-    monkeypatch.setattr("workbench.launch.study.local.start", lambda *_, **__: [])
+    monkeypatch.setattr("workbench.launch.study.local.start", lambda *_, **__: {})
     return bench.study(SPACE, budget=3)
 
 
@@ -175,6 +177,169 @@ def test_a_study_of_another_version_is_refused(
         study.result(timeout=200)
 
 
+class Endless:
+    """A job that ends when it is told to."""
+
+    id = ""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+
+class Interrupted:
+    """A trainer during whose first piece a user ends the study, or stops the trial."""
+
+    def __init__(self, asked: Change) -> None:
+        self.asked = asked
+
+    def __call__(self, record: StudyRecord, piece: Piece, attend: Attend) -> PieceEnd:
+        change(record.path, self.asked)
+        why = attend(Endless())  # type: ignore[arg-type]
+        return PieceEnd("stopped", 0.4, cause=why)
+
+    def is_worn(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("asked", "state"),
+    [
+        (Change("end"), "open"),
+        (Change("stop", {"trial": 1}), "ended"),
+    ],
+)
+def test_a_piece_that_the_end_of_its_study_cuts_is_given_back(
+    asked: Change, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
+    with study_parts.bench(tmp_path) as bench:
+        study = _without_workers(bench, monkeypatch)
+    change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
+    train = Interrupted(asked)
+    if asked.kind == "stop":
+        monkeypatch.setattr(train, "is_worn", lambda: True)
+    Worker(study.path, train, lambda *_: None, lambda text: None).run("cpu")
+    assert study.record.trials[0].pieces[0].state == state
+    assert state == "ended" or study.status == "ended"
+    study.more(2)
+    action = plan_now(study.record)
+    goes_on = isinstance(action, Train) and action.trial == 1
+    assert goes_on == (state == "open")
+
+
+def test_a_piece_that_cannot_be_taken_over_stops_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
+    with study_parts.bench(tmp_path) as bench:
+        study = _without_workers(bench, monkeypatch)
+    change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
+    add_trial(study.path, TrialProposal(1, {}, "baseline"))
+    assert claim(study.path, 1, 0, 0, "dead") is not None
+    file = study.path / "trials" / "0001" / "s0r0g1.claim"
+    file.write_text(file.read_text().replace('"pid_started": ', '"pid_started": 1'))
+    monkeypatch.setattr("workbench.launch.study.worker.take_over", lambda *_: None)
+    train = Wears()
+    Worker(study.path, train, lambda *_: None, lambda text: None).run("cpu")
+    assert train.trained == [2]
+
+
+def _elsewhere(file: Path) -> None:
+    """Let the process that a file names be on another machine."""
+    file.write_text(file.read_text().replace('"host": "', '"host": "other'))
+
+
+class Leaves:
+    """A trainer during each of whose pieces a user ends the study."""
+
+    def __init__(self) -> None:
+        self.trained: list[int] = []
+
+    def __call__(self, record: StudyRecord, piece: Piece, attend: Attend) -> PieceEnd:
+        self.trained.append(piece.trial)
+        change(record.path, Change("end"))
+        return PieceEnd("completed", 1.0, value=1.0)
+
+    def is_worn(self) -> bool:
+        return False
+
+
+def test_a_change_that_comes_as_the_last_worker_leaves_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
+    with study_parts.bench(tmp_path) as bench:
+        study = _without_workers(bench, monkeypatch)
+    change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
+    train = Leaves()
+
+    def leave(record: StudyRecord) -> None:
+        if len(train.trained) == 1:  # after the worker has read that the study has ended
+            change(record.path, Change("more", {"fits": 1.0}))
+
+    monkeypatch.setattr("workbench.launch.study.worker.remove_weights", leave)
+    Worker(study.path, train, lambda *_: None, lambda text: None, "here").run("cpu")
+    assert train.trained == [1, 2]
+    assert study.record.workers["here"]["ended"]
+
+
+def test_an_ended_study_is_not_searched_and_searches_stop_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
+    with study_parts.bench(tmp_path) as bench:
+        study = _without_workers(bench, monkeypatch)
+    whys: list[str] = []
+
+    def prepare(record: StudyRecord, attend: Attend) -> None:
+        change(record.path, Change("end"))
+        whys.append(attend(Endless()))  # type: ignore[arg-type]
+
+    for _ in range(2):
+        worker = Worker(study.path, Wears(), prepare, lambda text: None)
+        assert worker.run("cpu") == "it was ended by hand"
+    assert whys == ["the study has ended: it was ended by hand"]
+
+
+def test_searches_of_another_machine_are_waited_for_until_it_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
+    with study_parts.bench(tmp_path) as bench:
+        study = _without_workers(bench, monkeypatch)
+
+    def broken(record: StudyRecord, attend: Attend) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Worker(study.path, Wears(), broken, lambda text: None, "there").run("cpu")
+    note = study.path / "workers" / "there.json"
+    note.write_text(note.read_text().replace("KeyboardInterrupt", ""))
+    _elsewhere(note)
+    assert wb.Study.open(study.path).status == "running"
+    now = 0.0
+
+    class Waits(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            nonlocal now
+            now += 100.0
+            return False
+
+    def prepare(record: StudyRecord, attend: Attend) -> None:
+        change(record.path, Change("priors", {"priors": {}, "spent": 0.0}))
+
+    monkeypatch.setattr("workbench.launch.study.liveness.time.monotonic", lambda: now)
+    train = Wears()
+    worker = Worker(study.path, train, prepare, lambda text: None)
+    monkeypatch.setattr(worker, "_wake", Waits())
+    worker.run("cpu")
+    assert now == 200.0
+    assert train.trained == [1]
+
+
 class Wears:
     """A trainer after whose first piece another process should go on."""
 
@@ -197,8 +362,9 @@ def test_a_worn_worker_leaves_its_place_to_another(
         study = _without_workers(bench, monkeypatch)
     change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
     train, told = Wears(), list[str]()
-    worker = Worker(study.path, train, lambda *_: None, told.append)
+    worker = Worker(study.path, train, lambda *_: None, told.append, "here")
     assert worker.run("cpu") == ""
+    assert not study.record.workers["here"]["ended"]
     assert worker.worn
     assert train.trained == [1]
     assert study.status != "ended"

@@ -8,8 +8,9 @@ clock, the worker is dead. Clocks of several machines are never compared.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.folder.alive import liveness
@@ -21,6 +22,8 @@ from workbench.units import counted
 
 SILENT = 150.0
 """Seconds without a beat after which a worker that cannot be seen from here counts as dead."""
+BEATS, ENDED = "beats", "ended"
+"""In the note of a worker: its beats, and why it has left; "": it has not."""
 TAKE_OVERS = 3
 """After so many take-overs in a row that have got no further, a piece has failed."""
 _LARGEST = 1 << 12
@@ -31,40 +34,31 @@ class Observer:
     """Watches the workers of a study, as long as its process lives."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[int, int, int, int], tuple[int, float]] = {}
-        """For each claim the last count of its beats, and when it was seen first."""
+        self._seen: dict[Hashable, tuple[object, float]] = {}
+        """For each worker and each claim the last count of its beats, and when it was seen
+        first.
+        """
 
     def abandoned(self, record: StudyRecord) -> Iterator[tuple[TrialRecord, PieceRecord]]:
         """The pieces whose workers are dead, the oldest first."""
         for trial in record.trials:
             for piece in trial.pieces:
-                if piece.state == "claimed" and self._is_dead(trial, piece):
+                claim = trial.number, piece.seed, piece.rung, piece.generation
+                if piece.state == "claimed" and self._is_dead(claim, piece.claim, piece.beats):
                     yield trial, piece
 
-    def _is_dead(self, trial: TrialRecord, piece: PieceRecord) -> bool:
-        known = liveness(piece.claim)
+    def is_alive(self, record: StudyRecord, worker: str) -> bool:
+        """Whether this worker lives, as far as it can be seen from here, and has not left."""
+        note = record.workers.get(worker, {})
+        return not note.get(ENDED) and not self._is_dead(worker, note, note.get(BEATS))
+
+    def _is_dead(self, key: Hashable, process: Mapping[str, Any], beats: object) -> bool:
+        known = liveness(process)
         if known != "unknown":
             return known == "gone"
-        claim = trial.number, piece.seed, piece.rung, piece.generation
-        beats, since = self._seen.get(claim, (-1, 0.0))
-        if beats != piece.beats:
-            self._seen[claim] = piece.beats, time.monotonic()
-            return False
-        return time.monotonic() - since > SILENT
-
-
-def is_alive(record: StudyRecord, observer: Observer) -> bool:
-    """Whether a worker of this study lives, as far as it can be seen from here."""
-    if any(liveness(worker) == "alive" for worker in record.workers.values()):
-        return True
-    dead = {(trial.number, piece.seed, piece.rung) for trial, piece in observer.abandoned(record)}
-    claimed = {
-        (trial.number, piece.seed, piece.rung)
-        for trial in record.trials
-        for piece in trial.pieces
-        if piece.state == "claimed"
-    }
-    return bool(claimed - dead)
+        if key not in self._seen or self._seen[key][0] != beats:
+            self._seen[key] = beats, time.monotonic()
+        return time.monotonic() - self._seen[key][1] > SILENT
 
 
 @dataclass(frozen=True)
@@ -82,15 +76,15 @@ class Attempt:
 
 def attempts(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> list[Attempt]:
     """What the workers of a piece have left so far, the first one first."""
-    left = []
+    earlier = []
     with Folder.opened(record.path / TRIALS / f"{trial.number:04d}") as folder:
-        names = folder.names()
+        names = {*folder.names()}
         for generation in range(1, piece.generation + 1):
             stem = f"s{piece.seed}r{piece.rung}g{generation}"
             run = _run(folder, f"{stem}.beat") if f"{stem}.beat" in names else ""
             step, updates = _reached(record, run)
-            left.append(Attempt(run, step, updates, f"{stem}.back" in names))
-    return left
+            earlier.append(Attempt(run, step, updates, f"{stem}.back" in names))
+    return earlier
 
 
 def _run(folder: Folder, name: str) -> str:
@@ -114,14 +108,14 @@ def _reached(record: StudyRecord, run: str) -> tuple[int, int]:
     return (points[-1].step if points else 0), updates
 
 
-def why_hopeless(left: list[Attempt]) -> str:
+def why_hopeless(earlier: list[Attempt]) -> str:
     """Why a piece whose worker died is not taken over once more; "": it is.
 
     Many a worker that dies before its first update was killed for another reason, so three of them
     count as one.
     """
     vain, reached = 0.0, 0
-    for attempt in left:
+    for attempt in earlier:
         if attempt.updates > reached or attempt.given_back:
             vain, reached = 0.0, max(attempt.updates, reached)
         else:
@@ -129,6 +123,6 @@ def why_hopeless(left: list[Attempt]) -> str:
     if vain < TAKE_OVERS:
         return ""
     return (
-        f"{len(left)} workers have ended while they trained it, the last ones no further than after"
-        f" {counted(reached, 'update')}: their logs say why"
+        f"{len(earlier)} workers have ended while they trained it, the last ones no further than"
+        f" after {counted(reached, 'update')}: their logs say why"
     )

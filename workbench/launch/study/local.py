@@ -45,8 +45,9 @@ def devices_of(settings: Settings, workers: int) -> list[str]:
 
 def start(
     study: Path, names: Sequence[str], devices: Sequence[str], *, trust: bool
-) -> list[subprocess.Popen[bytes]]:
-    """Start a worker for each of these names. What it prints is in `logs/NAME.log`.
+) -> dict[str, subprocess.Popen[bytes]]:
+    """Start a worker for each of these names, and return their processes by name. What a worker
+    prints is in `logs/NAME.log`.
 
     devices: see `devices_of`. trust: see `StartFile.of_study`.
     """
@@ -57,10 +58,10 @@ def start(
     command = [sys.executable, "-m", "workbench", "study", "work", study.name]
     command += ["--root", str(study.parents[1]), *(["--trust"] if trust else [])]
     folder = make_folder(study / _LOGS)
-    processes = []
+    processes = {}
     for name, device in zip(names, devices, strict=True):
         with os.fdopen(append_to(folder / f"{name}.log"), "ab") as output:
-            process = subprocess.Popen(
+            processes[name] = subprocess.Popen(
                 [*command, "--name", name],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -68,7 +69,6 @@ def start(
                 env=environment | ({_VISIBLE: device} if device else {}),
                 start_new_session=True,
             )
-        processes.append(process)
     return processes
 
 

@@ -16,7 +16,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -25,22 +25,43 @@ from typing import Any, Protocol, Self
 from workbench.launch import signals
 from workbench.launch.job import AnyJob
 from workbench.launch.job_folder import versions
-from workbench.launch.study.liveness import Attempt, Observer, attempts, why_hopeless
-from workbench.runs.folder.alive import identity, liveness
-from workbench.runs.folder.files import Folder
-from workbench.runs.study.record import PieceEnd, PieceRecord, StudyRecord, TrialRecord
+from workbench.launch.study.liveness import (
+    BEATS,
+    ENDED,
+    Attempt,
+    Observer,
+    attempts,
+    why_hopeless,
+)
+from workbench.runs.folder.alive import identity
+from workbench.runs.folder.files import Folder, make_folder
+from workbench.runs.folder.ids import check_id
+from workbench.runs.study.record import (
+    WORKERS,
+    Change,
+    PieceEnd,
+    PieceRecord,
+    StudyRecord,
+    TrialRecord,
+)
 from workbench.runs.study.tidy import remove_weights
-from workbench.runs.study.write import Claim, add_trial, claim, note_worker, take_over
-from workbench.tuners.study.plan import Ended, NewTrial, Train, Wait, plan
+from workbench.runs.study.write import Claim, add_trial, change, claim, take_over
+from workbench.tuners.study.plan import Action, Ended, NewTrial, Train, Wait, plan
 
-_SEARCHES = "searches.json"
-"""The file that says which process runs the searches before the first trial."""
+_SEARCHES = "searches{}.json"
+"""The file that says which worker runs the searches before the first trial: after a dead one, the
+next.
+"""
+_MOST_SEARCHES = 9
+"""After so many workers, trials begin without the searches."""
 _LARGEST = 1 << 12
-"""The most bytes of it."""
+"""The most bytes of such a file."""
 _BEAT = 10.0
 """Seconds between two beats."""
 _LOOK = 1.0
 """Seconds between two looks at the record while a worker waits or trains."""
+_BY_HAND, _TAKEN = "stopped by hand", "another worker has taken it over"
+"""Why a piece is not given back to be continued."""
 _POLL = 0.1
 """Seconds within which the end of a job or a signal is noticed."""
 
@@ -99,6 +120,7 @@ class Worker:
         self.worn = False
         """Whether it has ended so that another process takes its place."""
         self._wake = threading.Event()
+        self._beats: _Beats
 
     def run(self, device: str) -> str:
         """Work until the study has ended, and return why it did; "": a signal has come. device: on
@@ -107,22 +129,28 @@ class Worker:
         Raises RuntimeError where the study was made with another version.
         """
         signals.ask_to_stop(self._on_signal, *signals.NUMBERS, signal.SIGINT)
-        record = StudyRecord.read(self._study)
-        for text in _other_versions(record.head.versions):
+        for text in _other_versions(StudyRecord.read(self._study).head.versions):
             self._tell(text)
-        note_worker(self._study, self._name, device)
-        while not self._signal and not self._is_prepared(record):
-            record = StudyRecord.read(self._study, record)
+        with _Beats(self._study, self._name, device) as self._beats:
+            return self._work_on()
+
+    def _work_on(self) -> str:
+        record: StudyRecord | None = None
         while not self._signal and not self.worn:
             record = StudyRecord.read(self._study, record)
             ended = self._take_step(record)
-            if ended:
-                remove_weights(record)
+            if not ended:
+                continue
+            remove_weights(record)
+            self._beats.leave(ended)
+            # a change that counted on this worker was left before its note
+            if isinstance(plan_now(StudyRecord.read(self._study, record)), Ended):
                 return ended
-        if self.worn:
-            return ""
-        self._tell(f"{self._signal} has come: this worker ends.")
-        return ""
+            self._beats.leave("")
+        if self._signal:
+            self._beats.leave(f"{self._signal} has come")
+            self._tell(f"{self._signal} has come: this worker ends.")
+        return ""  # one that is worn has not left: its process goes on with a new program
 
     def _on_signal(self, number: int) -> None:
         again, self._signal = self._signal, signal.Signals(number).name
@@ -130,45 +158,20 @@ class Worker:
         if again and number == signal.SIGINT:
             raise KeyboardInterrupt
 
-    def _is_prepared(self, record: StudyRecord) -> bool:
-        """Whether the searches before the first trial have run. One worker runs them, and the
-        others wait, as long as they see that it lives.
-        """
-        if any(change.kind == "priors" for change in record.changes):
-            return True
-        with Folder.opened(self._study) as folder:
-            mine = folder.create(_SEARCHES, json.dumps(identity()).encode())
-            searcher = {} if mine else folder.read_json(_SEARCHES, _LARGEST)
-        if not mine and liveness(searcher) == "alive":
-            self._wake.wait(_LOOK)
-        else:
-            self._tell("searches for where good values are")
-            self._prepare(record, self._wait)
-        return False
-
-    def _wait(self, job: AnyJob) -> str:
-        """Wait for the end of a job that belongs to no piece; returns the signal that has stopped
-        it, "": none has.
-        """
-        while not job._ended.wait(_POLL):
-            if self._signal:
-                job.stop()
-        return self._signal
-
     def _take_step(self, record: StudyRecord) -> str:
         """Do the next thing; returns why the study has ended, "": it has not."""
+        action = plan_now(record)
+        if isinstance(action, Ended):
+            return action.why
         for trial, piece in self._observer.abandoned(record):
-            if trial.number in record.stopped:
-                self._end_for(trial, piece, PieceEnd("stopped", 0.0, cause="stopped by hand"))
-            else:
-                self._continue(record, trial, piece)
-            return ""
-        action = plan(record, elapsed=time.time() - record.head.created)
+            # where it cannot be taken over, what is planned is not delayed
+            if self._take_over(record, trial, piece):
+                return ""
         match action:
-            case Ended(why):
-                return why
             case Wait():
                 self._wake.wait(_LOOK)
+            case _ if not self._is_prepared(record):
+                pass
             case NewTrial(proposal):
                 if add_trial(self._study, proposal) is None:
                     self._give_way()
@@ -176,55 +179,86 @@ class Worker:
                 self._begin(record, action)
         return ""
 
+    def _is_prepared(self, record: StudyRecord) -> bool:
+        """Whether the searches before the first trial have run. One worker runs them, and the
+        others wait, as long as they see that it lives.
+        """
+        if any(known.kind == "priors" for known in record.changes):
+            return True
+        with Folder.opened(self._study) as folder:
+            names = folder.names()
+            count = sum(_SEARCHES.format(n) in names for n in range(1, _MOST_SEARCHES + 1))
+            if count:
+                searcher = _worker_in(folder, _SEARCHES.format(count))
+                if searcher != self._name and self._observer.is_alive(record, searcher):
+                    self._wake.wait(_LOOK)
+                    return False
+            if count == _MOST_SEARCHES:
+                self._tell(f"{count} workers have ended during the searches: trials begin without")
+                change(self._study, Change("priors", {"priors": {}, "spent": 0.0}))
+                return False
+            mine = json.dumps({"worker": self._name}).encode()
+            if not folder.create(_SEARCHES.format(count + 1), mine):
+                return False
+        self._tell("searches for where good values are")
+        self._prepare(record, _Watch(self, record))
+        return False
+
     def _begin(self, record: StudyRecord, action: Train) -> None:
         """Train what is planned: a piece that nobody has begun, or one that was given back."""
         trial = record.trial(action.trial)
         assert trial is not None  # the plan is of this record
         piece = trial.piece(action.rung, action.seed)
         if piece is not None:
-            self._continue(record, trial, piece)
+            if not self._take_over(record, trial, piece):
+                self._give_way()
             return
         mine = claim(self._study, trial.number, action.seed, action.rung, self._name)
-        self._train_piece(record, trial, mine, action.continues or "")
+        if mine is None:
+            self._give_way()
+        else:
+            self._train_piece(record, trial, mine, action.continues or "")
 
-    def _continue(self, record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> None:
-        """Take over a piece that its worker gave back, or whose worker is dead."""
-        left = attempts(record, trial, piece)
-        hopeless = why_hopeless(left)
-        if hopeless:
-            self._end_for(trial, piece, PieceEnd("failed", 0.0, run=piece.run, cause=hopeless))
-            return
+    def _take_over(self, record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> bool:
+        """Go on with a piece that its worker gave back, or whose worker is dead; False: another
+        worker was faster.
+        """
+        earlier = attempts(record, trial, piece)
+        end: PieceEnd | None = None
+        if trial.number in record.stopped:
+            end = PieceEnd("stopped", 0.0, cause=_BY_HAND)
+        elif hopeless := why_hopeless(earlier):
+            end = PieceEnd("failed", 0.0, run=piece.run, cause=hopeless)
         mine = take_over(self._study, trial.number, piece, self._name)
-        self._train_piece(record, trial, mine, _furthest(left) or _run_below(trial, piece))
-
-    def _end_for(self, trial: TrialRecord, piece: PieceRecord, end: PieceEnd) -> None:
-        """End a piece whose worker is dead in its place."""
-        mine = take_over(self._study, trial.number, piece, self._name)
-        if mine is not None:
+        if mine is None:
+            return False
+        if end is not None:
             mine.end(end)
+        else:
+            continues = _furthest(earlier) or _run_below(trial, piece)
+            self._train_piece(record, trial, mine, continues)
+        return True
 
     def _give_way(self) -> None:
         # several workers that were too late at once do not try again at once
         self._wake.wait(random.SystemRandom().uniform(0, 0.05))
 
     def _train_piece(
-        self, record: StudyRecord, trial: TrialRecord, mine: Claim | None, continues: str
+        self, record: StudyRecord, trial: TrialRecord, mine: Claim, continues: str
     ) -> None:
-        if mine is None:
-            self._give_way()
-            return
         piece = Piece(self._study, trial.number, trial.values, mine.seed, mine.rung, continues)
         self._tell(f"trial {trial.number}: {_shown(trial, piece)}")
-        with _Beats(mine) as beats:
-            watch = _Watch(self, record, mine, beats)
-            began = time.monotonic()
+        watch = _Watch(self, record, mine)
+        began = time.monotonic()
+        with self._beats.of(mine):
             end = self._train(record, piece, watch)
-            end = replace(end, seconds=time.monotonic() - began)
-        if end.status == "stopped" and watch.why == _Watch.SIGNAL:
+        end = replace(end, seconds=time.monotonic() - began)
+        if end.status == "stopped" and watch.why not in ("", _BY_HAND, _TAKEN):
             mine.beat(end.run)
             mine.give_back()
-            self._tell(f"trial {trial.number} is given back at update {end.step}")
-        elif watch.why != _Watch.TAKEN:
+            text = f"trial {trial.number} is given back at update {end.step}: {watch.why}"
+            self._tell(text)
+        elif watch.why != _TAKEN:
             mine.end(end)
             value = "" if end.value is None else f", {record.head.monitor} {end.value:.6g}"
             cause = f": {end.cause}" if end.cause else ""
@@ -235,15 +269,14 @@ class Worker:
 class _Watch:
     """Waits for the end of one job, and stops it where its worker, its trial or its study ends."""
 
-    SIGNAL, TAKEN = "its worker ends", "another worker has taken it over"
-
-    def __init__(self, worker: Worker, record: StudyRecord, mine: Claim, beats: _Beats) -> None:
-        self._worker, self._record, self._claim, self._beats = worker, record, mine, beats
+    def __init__(self, worker: Worker, record: StudyRecord, mine: Claim | None = None) -> None:
+        """mine: the claim of the job's piece; None: it belongs to none."""
+        self._worker, self._record, self._claim = worker, record, mine
         self.why = ""
         """Why the job was asked to stop."""
 
     def __call__(self, job: AnyJob) -> str:
-        self._beats.name_run(job.id)
+        self._worker._beats.name_run(job.id)
         looked = 0.0
         while not job._ended.wait(_POLL):
             if self.why:
@@ -257,35 +290,52 @@ class _Watch:
 
     def _why(self) -> str:
         if self._worker._signal:
-            return self.SIGNAL
-        if not self._claim.is_current():
-            return self.TAKEN
+            return "its worker ends"
+        if self._claim is not None and not self._claim.is_current():
+            return _TAKEN
         self._record = record = StudyRecord.read(self._record.path, self._record)
-        if self._claim.trial in record.stopped:
-            return "stopped by hand"
-        if record.ended:
-            return "the study was ended"
-        seconds = record.budget.get("seconds")
-        if seconds is not None and time.time() - record.head.created > seconds:
-            return "its time is over"
-        return ""
+        if self._claim is not None and self._claim.trial in record.stopped:
+            return _BY_HAND
+        action = plan_now(record)
+        return f"the study has ended: {action.why}" if isinstance(action, Ended) else ""
 
 
 class _Beats:
-    """Says every few seconds that this worker lives, in a thread of its own."""
+    """Says every few seconds that this worker lives, and which piece it trains, in a thread of its
+    own. Its note, `workers/NAME.json`, says in the end why it has left.
+    """
 
-    def __init__(self, mine: Claim) -> None:
-        self._claim, self._run = mine, ""
+    def __init__(self, study: Path, name: str, device: str) -> None:
+        self._study, self._name = study, check_id(name)
+        self._note = {**identity(), "device": device, "started": time.time(), BEATS: 0, ENDED: ""}
+        self._claim: Claim | None = None
+        self._run = ""
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._beat_on, name="workbench-beat", daemon=True)
+
+    def leave(self, why: str) -> None:
+        """Note why this worker leaves; "": it stays after all."""
+        self._note[ENDED] = why
+        self._beat()
 
     def name_run(self, run: str) -> None:
         """From now on, say in which run it trains."""
         self._run = run
         self._beat()
 
+    @contextlib.contextmanager
+    def of(self, claim: Claim) -> Iterator[None]:
+        """Context manager in which this piece is trained."""
+        self._claim, self._run = claim, ""
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._claim = None
+
     def __enter__(self) -> Self:
+        self._beat()
         self._thread.start()
         return self
 
@@ -297,6 +347,8 @@ class _Beats:
     ) -> None:
         self._over.set()
         self._thread.join()
+        if kind is not None:
+            self.leave(kind.__name__)
 
     def _beat_on(self) -> None:
         while not self._over.wait(_BEAT):
@@ -305,7 +357,16 @@ class _Beats:
     def _beat(self) -> None:
         # the disk may be full now, and the next beat come through
         with contextlib.suppress(OSError), self._lock:
-            self._claim.beat(self._run)
+            if self._claim is not None:
+                self._claim.beat(self._run)
+            self._note[BEATS] += 1
+            with Folder.opened(make_folder(self._study / WORKERS)) as folder:
+                folder.write(f"{self._name}.json", json.dumps(self._note).encode())
+
+
+def plan_now(record: StudyRecord) -> Action:
+    """What a free worker would do at this moment."""
+    return plan(record, elapsed=time.time() - record.head.created)
 
 
 def new_name() -> str:
@@ -314,9 +375,17 @@ def new_name() -> str:
     return f"{host[:24] or 'worker'}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-def _furthest(left: list[Attempt]) -> str:
+def _worker_in(folder: Folder, name: str) -> str:
+    """The worker that a file names; "": the file cannot be read."""
+    try:
+        return str(folder.read_json(name, _LARGEST).get("worker", ""))
+    except (OSError, ValueError):
+        return ""
+
+
+def _furthest(earlier: list[Attempt]) -> str:
     """The run from which a take-over continues; "": it begins again."""
-    reached = [attempt for attempt in left if attempt.run and attempt.step > 0]
+    reached = [attempt for attempt in earlier if attempt.run and attempt.step > 0]
     return max(reached, key=lambda attempt: attempt.step).run if reached else ""
 
 

@@ -1,7 +1,10 @@
-"""Removes the weights of a study that has ended, but for those of its best trials."""
+"""Removes the weights of a study that has ended, but for those of its best trials and of those
+that it could continue.
+"""
 
 from __future__ import annotations
 
+import math
 import shutil
 
 from workbench.runs.folder.annotations import read_annotations
@@ -9,20 +12,30 @@ from workbench.runs.read import RUNS, read_header, summary, trial_place
 from workbench.runs.study.record import StudyRecord
 
 KEPT = 5
-"""The best trials whose weights stay."""
+"""The best trials whose weights stay: so many with a whole fit, and at each shorter length so many
+of those that more budget could continue.
+"""
 
 
 def remove_weights(record: StudyRecord) -> None:
-    """Remove the checkpoints of all runs of a study but those of its best trials and of the
-    baseline. The records of the runs stay; so do runs that are pinned, or that have not ended.
+    """Remove the checkpoints of the runs of a study that has ended. Those of its best trials stay,
+    of the baseline, and of what more budget continues first. So do runs that are pinned, or that
+    have not ended, and the records of all runs.
     """
-    whole = [trial for trial in record.trials if record.whole(trial) is not None]
-    best = sorted(whole, key=lambda trial: (record.score(record.whole(trial)), trial.number))
-    kept = {trial.number for trial in best[:KEPT]}
+    kept = {
+        trial.number
+        for trial in record.trials
+        if trial is record.baseline or any(piece.state != "ended" for piece in trial.pieces)
+    }
+    for rung in range(record.last_rung + 1):
+        scored = [
+            (record.score_at(trial, rung), trial.number)
+            for trial in record.trials
+            if rung == record.last_rung or trial.piece(rung + 1) is None
+        ]
+        kept |= {number for score, number in sorted(scored)[:KEPT] if math.isfinite(score)}
     for trial in record.trials:
-        if trial.number in kept or trial is record.baseline:
-            continue
-        for piece in trial.pieces:
+        for piece in trial.pieces if trial.number not in kept else ():
             _remove(record, trial.number, piece.run)
 
 
