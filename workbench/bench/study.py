@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from workbench.export.source.capture import CallSite
 from workbench.launch.study import local
 from workbench.launch.study.liveness import ENDED, Observer
 from workbench.launch.study.worker import new_name, plan_now
+from workbench.runs.printable import printable
 from workbench.runs.read import RUNS
 from workbench.runs.run import Run
 from workbench.runs.study.find import find_study, study_folders
@@ -72,16 +74,16 @@ class Study(StudyView):
 
     @classmethod
     def open(
-        cls, study: str | Path, root: str | Path = ".workbench", *, trust: bool = False
+        cls, study: str | int | Path, root: str | Path = ".workbench", *, trust: bool = False
     ) -> Study:
-        """Open a recorded study: `wb.Study.open("0003-study")`, `wb.Study.open("3")`.
+        """Open a recorded study: `wb.Study.open("0003-study")`, `wb.Study.open(3)`.
 
         root: of the bench that made it. trust: its workers may run code that somebody else has
         kept in it.
 
         Raises FileNotFoundError where there is none, ValueError where it cannot be read.
         """
-        folder = Path(study).expanduser()
+        folder = Path(str(study)).expanduser()
         if not (folder / HEAD).is_file():
             folder = find_study(Path(root).expanduser().absolute(), str(study))
         opened = cls(folder.absolute())
@@ -242,14 +244,20 @@ class Study(StudyView):
     # -- wait
 
     def result(self, timeout: float | None = None) -> Run:
-        """Wait for its end, and return the best whole fit. An interrupt of the cell ends the
-        waiting, and the study goes on.
+        """Wait for its end, and return the best whole fit. A terminal gets a line for each trial.
+        An interrupt of the cell ends the waiting, and the study goes on.
 
         Raises RuntimeError where no trial has a result, or where no worker is left; TimeoutError
         after `timeout` seconds.
         """
+
+        def tell(text: str) -> None:
+            if sys.stderr.isatty():
+                print(printable(text), file=sys.stderr)
+
+        tell(self.headline)
         try:
-            self.follow(lambda text: None, timeout)
+            self.follow(tell, timeout)
         except KeyboardInterrupt:
             print(f"{self.id} goes on. To end it: study.stop(), or workbench study stop {self.id}")
             raise

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 PLOTS = ("cost", "slices", "importance", "curves")
 _ROWS = 40
 """The most trials of a table; the others are counted."""
+_CAUSES, _CAUSE = 3, 300
+"""The most different causes of failed trials that are shown, and their characters."""
 _LIVE = 2.0
 """Seconds between two looks at the record of a study that is shown."""
 
@@ -126,10 +128,14 @@ class StudyView:
         record = self.record
         chosen = record.best if trial is None else record.trial(trial)
         end = None if chosen is None else chosen.end(record.last_rung)
+        if trial is not None and chosen is None:
+            raise SettingsError(
+                f"study.export(…, trial={shown(trial)}): its trials are 1 to {len(record.trials)}."
+            )
         if chosen is None or end is None or end.status != "completed":
-            which = "no trial" if trial is None else f"trial {shown(trial)}"
+            which = "no trial has" if trial is None else f"trial {trial} does not have"
             raise ExportError(
-                f"{which} of {self.path.name} has a whole fit: a script repeats one. Wait for it,"
+                f"{self.path.name}: a script repeats a whole fit, which {which} yet. Wait for it,"
                 " or export another trial."
             )
         start = open_start(self.path, trust=self._trust)
@@ -184,6 +190,13 @@ class StudyView:
         """The verdict, and what to do next: sentences, each with a line of code or ""."""
         record = self.record
         sentences = [(judge(record).text, "")] if record.best is not None else []
+        causes = {
+            piece.end.cause: f"trial {trial.number} {piece.end.status}: {piece.end.cause}"
+            for trial in record.trials
+            for piece in trial.pieces
+            if piece.end is not None and piece.end.cause
+        }
+        sentences += [(printable(text)[:_CAUSE], "") for text in [*causes.values()][:_CAUSES]]
         return [*sentences, *((item.text, item.code) for item in advice(record))]
 
     def _left_out(self) -> str:
