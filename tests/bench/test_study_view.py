@@ -1,0 +1,102 @@
+"""What a study shows: charts, table, page, Optuna study; from a record alone, without workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from workbench.export.errors import ExportError
+from workbench.runs.study.record import PieceEnd, StudyHead, TrialProposal
+from workbench.runs.study.write import add_trial, claim, new_study
+from workbench.settings.space import Choice, Float, Space
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> wb.Study:
+    """Twelve trials, of which the fourth is infeasible and the last one failed."""
+    space = Space((Float("lr", low=1e-4, high=1.0, log=True), Choice("width", choices=(32, 64))))
+    head = StudyHead(
+        "study",
+        "val_loss",
+        "min",
+        {"fits": 12.0},
+        space.to_record(),
+        {"epochs": 9},
+        rungs=(1 / 3, 1.0),
+    )
+    path = new_study(tmp_path, head)
+    for number in range(1, 13):
+        values = {"lr": 10 ** (-4 + number / 4), "width": 32 if number % 2 else 64}
+        origin = "baseline" if number == 1 else "prior"
+        add_trial(path, TrialProposal(number, values, origin))
+        rung = 1 if number in (1, 5) else 0
+        piece = claim(path, number, 0, rung, "worker")
+        assert piece is not None
+        if number == 4:
+            end = PieceEnd("infeasible", 0.1, cause="the loss is nan")
+        elif number == 12:
+            end = PieceEnd("failed", 0.0, cause="ValueError: <b>width</b>")
+        else:
+            end = PieceEnd("completed", 1.0 if rung else 1 / 3, value=abs(number - 5) + 0.5)
+        piece.end(end)
+    return wb.Study(path)
+
+
+def test_its_charts(study: wb.Study) -> None:
+    titles = [chart.title for chart in study.charts()]
+    assert titles == [
+        "Best value against cost",
+        "val_loss by lr",
+        "val_loss by width",
+        "What matters",
+    ]
+    (cost,) = study.charts("cost")
+    best = cost.series[0]
+    assert best.y.tolist() == [4.5, 0.5]  # whole fits alone
+    by_rate, _ = study.charts("slices")
+    assert by_rate.x.log
+    assert [mark.label for mark in by_rate.marks if mark.failed] == ["infeasible"]
+    assert [mark.label for mark in by_rate.marks if mark.emphasis] == ["trial 5"]
+    study.plot().savefig(study.path / "study.png")
+    assert "val_loss by lr" in study.figure("slices").to_json()
+
+
+def test_what_cannot_be_drawn_is_said(study: wb.Study, tmp_path: Path) -> None:
+    with pytest.raises(
+        wb.SettingsError, match=r"study\.plot\('slice'\): give one of 'cost', 'slices'"
+    ):
+        study.plot("slice")
+    with pytest.raises(ValueError, match="no trial has a value yet"):
+        study.charts("curves")  # none of its runs is here
+
+
+def test_its_page_has_the_best_trial_first_and_no_markup_of_others(study: wb.Study) -> None:
+    page = study._repr_html_()
+    assert "image/png;base64" in page
+    assert "<b>width</b>" not in page
+    assert "&lt;b&gt;width&lt;/b&gt;" in page
+    rows = page.partition("<tbody>")[2].split("<tr>")
+    assert rows[1].startswith("<th style='text-align:left'>5</th>")
+    text = repr(study)
+    assert "trial 4 infeasible: the loss is nan" in text
+    assert "trial 12 failed: ValueError" in text
+
+
+def test_a_script_needs_a_whole_fit(study: wb.Study) -> None:
+    with pytest.raises(wb.SettingsError, match=r"trial=99\): its trials are 1 to 12"):
+        study.export("train.py", trial=99)
+    with pytest.raises(ExportError, match="which trial 3 does not have yet"):
+        study.export("train.py", trial=3)
+
+
+def test_optuna_reads_its_trials(study: wb.Study) -> None:
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    trials = study.optuna().trials
+    states = [trial.state.name for trial in trials]
+    assert states == ["COMPLETE", "PRUNED", "PRUNED", "FAIL", "COMPLETE", *["PRUNED"] * 6, "FAIL"]
+    assert study.optuna().best_trial.user_attrs["trial"] == 5
+    assert trials[4].params == {"lr": pytest.approx(10**-2.75, rel=1e-3), "width": 32}
+    assert trials[1].intermediate_values == {0: 3.5}
