@@ -176,6 +176,13 @@ class Choice(Dimension):
         return None
 
 
+def prior_of(dimension: Dimension, priors: Mapping[str, Any]) -> Any:
+    """What the searches have found for a dimension: under its full name, else for all optimizers;
+    None: nothing.
+    """
+    return priors.get(dimension.name, priors.get(dimension.path[-1]))
+
+
 _KINDS: dict[str, type[Dimension]] = {"float": Float, "int": Int, "choice": Choice}
 
 
@@ -238,7 +245,7 @@ class Space:
                     fields["choices"] = tuple(fields["choices"])
                 dimension = kind(name=name, **fields)
                 _check_record(dimension)
-                dimension = _resolved(dimension, (priors or {}).get(dimension.path[-1]))
+                dimension = _resolved(dimension, prior_of(dimension, priors or {}))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise ValueError(f"the space's {name}={shown(entry)} is none: {error}") from None
             dimensions.append(dimension)

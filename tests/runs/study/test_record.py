@@ -13,7 +13,6 @@ from workbench.runs.study.write import (
     change,
     claim,
     new_study,
-    note_worker,
     take_over,
 )
 
@@ -38,7 +37,6 @@ def test_what_is_written_is_read(path):
     piece = claim(path, 1, 0, 2, "worker-1")
     piece.beat("0003-fit")
     piece.beat("0003-fit")
-    note_worker(path, "worker-1", "cpu")
     (trial,) = StudyRecord.read(path).trials
     assert (trial.values, trial.origin, trial.why) == (
         {"lr": 0.1, "betas": [0.9, 0.99]},
@@ -60,7 +58,6 @@ def test_what_is_written_is_read(path):
     assert record.trials[0].end(2) == end
     assert record.trials[0].piece(2).state == "ended"
     assert (record.best.number, record.whole(record.best), record.spent) == (1, 0.5, 1.0)
-    assert liveness(record.workers["worker-1"]) == "alive"
     assert record.problems == ()
 
 
@@ -162,8 +159,6 @@ def test_a_value_that_is_not_finite_is_none(path):
 def test_what_is_not_plain_is_refused_by_name(path):
     with pytest.raises(ValueError, match="act=<built-in"):
         add_trial(path, TrialProposal(1, {"act": print}, "prior"))
-    with pytest.raises(ValueError, match="cannot be a run's id"):
-        note_worker(path, "../w", "cpu")
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,9 @@ class StudyHead:
     fresh_weights: bool = False
     """Whether a repetition with another seed has other first weights, as a function makes them."""
     code: str = ""
-    """A hash of the code and the data; a study is only continued where it is the same."""
+    """A hash of the code, and of the size of the data; a study is only continued where it is the
+    same.
+    """
     versions: Mapping[str, str] = field(default_factory=dict)
     created: float = 0.0
     """When, in seconds since 1970."""

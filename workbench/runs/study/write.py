@@ -17,7 +17,7 @@ from typing import Any
 
 from workbench.runs.folder.alive import identity
 from workbench.runs.folder.files import Folder, make_folder
-from workbench.runs.folder.ids import check_id, numbered_folder, runs_folder
+from workbench.runs.folder.ids import numbered_folder, runs_folder
 from workbench.runs.study.record import (
     CHANGES,
     FORMAT,
@@ -94,13 +94,6 @@ def change(path: Path, change: Change) -> int:
                 raise ValueError(f"a study has at most {MOST:,} changes, and this would be another")
             if folder.create(f"{number:04d}.json", data):
                 return number
-
-
-def note_worker(path: Path, worker: str, device: str) -> None:
-    """Say which process and device this worker is. ValueError: its name is no id."""
-    data = _data({**identity(), "device": device, "started": time.time()})
-    with Folder.opened(make_folder(path / WORKERS)) as folder:
-        folder.create(f"{check_id(worker)}.json", data)
 
 
 @dataclass

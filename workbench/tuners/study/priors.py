@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.settings.space import Choice, Dimension, Float, Int, Space
+from workbench.settings.space import Choice, Dimension, Float, Int, Space, prior_of
 
 Array = NDArray[np.float64]
 GRID = 257
@@ -35,9 +35,9 @@ class Prior:
     """The densities of all dimensions of a space, independent of each other."""
 
     def __init__(self, space: Space, priors: Mapping[str, Any]) -> None:
-        densities = [_density(d, priors.get(d.path[-1])) for d in space.dimensions]
+        densities = [_density(d, prior_of(d, priors)) for d in space.dimensions]
         self.densities = np.array(densities)
-        self._centers = [_center(d, priors.get(d.path[-1])) for d in space.dimensions]
+        self._centers = [_center(d, prior_of(d, priors)) for d in space.dimensions]
         steps = (self.densities[:, 1:] + self.densities[:, :-1]) / 2
         sums = np.concatenate([np.zeros((len(steps), 1)), np.cumsum(steps, axis=1)], axis=1)
         self._areas = sums[:, -1:] / (GRID - 1)
