@@ -181,7 +181,9 @@ def test_an_optimizer_that_is_not_there(tmp_path):
     b = wb.Workbench(Pair(), train=labelled(), root=tmp_path, accelerator="cpu", batch_size=8)
     with pytest.raises(TaskError, match=r"find_lr\(optimizer=2\): there are 2 optimizers, 0 to 1"):
         b.find_lr(optimizer=2).result()
-    for wrong in (-1, True, 1.0, "judge"):
+    with pytest.raises(SettingsError, match="optimizer='judge': should be one of"):
+        b.find_lr(optimizer="judge")
+    for wrong in (-1, True, 1.0):
         with pytest.raises(SettingsError, match=f"optimizer={wrong!r}: the number of an optimizer"):
             b.find_lr(optimizer=wrong)
     with pytest.raises(TaskError, match="there is one optimizer, 0"):
