@@ -231,10 +231,10 @@ MUTATIONS = (
         "tests/tuners/learning_rate/test_lr_finder.py",
     ),
     Mutation(
-        "tuners/trial.py",
-        "work.samples / typical, uncertainty",
-        "typical / work.samples, uncertainty",
-        "tests/tuners/batch_size/test_batch_size.py",
+        "tuners/batch_size/speeds.py",
+        "samples_per_second=samples[t.size] / known[t.size][0],",
+        "samples_per_second=known[t.size][0] / samples[t.size],",
+        "tests/tuners/batch_size/test_speeds.py",
     ),
     # -- export
     Mutation(
