@@ -9,7 +9,7 @@ from workbench.tuners import speed_search, trial
 from workbench.tuners.batch_size import batch_size_finder
 
 trial.MOST = 2
-batch_size_finder.SHORTEST = batch_size_finder.MOST_SECONDS = 0.02
+batch_size_finder.SHORTEST = batch_size_finder.MOST_SECONDS = 0.1
 speed_search.MOST = 100
 
 SHORT_TRIALS = f"""import sys

@@ -1,10 +1,11 @@
-"""The batch-size search beside its peers: `python -m tests.benchmarks.batch_size [repeat] [maximum] [target]`.
+"""The batch-size search beside its peers: `python -m tests.benchmarks.batch_size [repeats] [maximum] [target]`.
 
-repeat: how often twenty searches on the digits recommend the same size. maximum: trials, updates, time and distance from the
-true maximum, beside Lightning's and accelerate's where they are installed. On a CPU a process has a memory limit there. With
-`--device cuda` the limits are 8 GiB and all that the device has, and the true maximum is bisected by a plain loop. target:
-updates, epochs and seconds to 97% of the validation digits at the recommended size, at the fastest one and at the noise scale, each
-with the rate that find_lr suggests there.
+repeats: how often several searches of a model recommend the same size, and what they cost. maximum: trials, updates, time and
+distance from the true maximum, beside Lightning's and accelerate's where they are installed. On a CPU a process has a memory limit
+there. With `--device cuda` the limits are 8 GiB and all that the device has, and the true maximum is bisected by a plain loop. target:
+the time to a validation loss at the recommended size, as a multiple of that at the best of five sizes. Updates are counted in plain
+loops, with the best rate of a grid for each size. Their time is measured alone, in turn. The recommendation is computed from
+these times and the noise scale. It takes minutes for each task and seed; `--tasks mlp friedman --seeds 1` is short.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import gc
 import importlib.util
 import io
 import itertools
+import math
 import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -30,9 +32,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import workbench as wb
-from workbench.demo import DigitNet, accuracy, digits
+from workbench.events import Trial
+from workbench.instruments.core_time import core_seconds
+from workbench.instruments.noise_scale import Sketch, noise_scale, rounded
+from workbench.launch.process import fork_client
+from workbench.tuners.batch_size.batch_size_choice import Epoch, choose
 
-TARGET = 0.97
+from . import lr_tasks
+from .lr_regret import batches, initial_loss, val_loss
+from .lr_tasks import ADAMW, DECAY, TASKS, Task, cnn, digit_pictures
+
 EACH = 256 * 1024
 """Bytes that a sample takes in a forward pass."""
 
@@ -48,29 +57,94 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def bench(root: str, **settings: Any) -> wb.Workbench:
-    torch.manual_seed(0)
-    train, val = digits()
-    return wb.Workbench(
-        DigitNet(), train=train, val=val, loss=F.cross_entropy, metrics={"accuracy": accuracy}, optimizer=torch.optim.AdamW,
-        root=root, accelerator="cpu", enable_progress_bar=False, num_workers=0, **settings,
-    )  # fmt: skip
+class ConvNeXt(nn.Module):
+    """Three blocks of a depthwise convolution and an MLP (Liu et al., "A ConvNet for the 2020s", 2022)."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(1, width, 2, 2), nn.Linear(width, 10)
+        self.depthwise = nn.ModuleList(
+            nn.Conv2d(width, width, 3, padding=1, groups=width) for _ in range(3)
+        )
+        self.pointwise = nn.ModuleList(
+            nn.Sequential(
+                nn.LayerNorm(width),
+                nn.Linear(width, 4 * width),
+                nn.GELU(),
+                nn.Linear(4 * width, width),
+            )
+            for _ in range(3)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for depthwise, pointwise in zip(self.depthwise, self.pointwise, strict=True):
+            x = x + pointwise(depthwise(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return self.head(x.mean((2, 3)))  # type: ignore[no-any-return]
 
 
-def repeat(count: int = 20) -> None:
-    with tempfile.TemporaryDirectory() as root:
-        some, seconds = bench(root), list[float]()
-        best, fastest = collections.Counter[int | None](), collections.Counter[int | None]()
-        for _ in range(count):
-            began = time.perf_counter()
-            found = some.find_batch_size().result()
-            seconds.append(time.perf_counter() - began)
-            best[found.best] += 1
-            fastest[found.fastest] += 1
-    print(
-        f"repeat: {count} searches of {statistics.median(seconds):.1f} s; best {dict(best)}, fastest {dict(fastest)}"
-    )
-    print(found)
+class Case(NamedTuple):
+    """A task, and the learning rates of which each size takes the best one."""
+
+    task: Task
+    rates: tuple[float, ...]
+
+
+NAMED = {task.name: task for task in TASKS}
+CASES = {
+    "mlp": Case(NAMED["digits mlp sgd"], (0.03, 0.1, 0.3, 1, 3)),
+    "friedman": Case(NAMED["friedman mlp momentum"], (0.01, 0.03, 0.1)),
+    "cnn": Case(
+        Task(
+            "digits cnn norm adamw",
+            functools.partial(cnn, norm=True),
+            digit_pictures,
+            F.cross_entropy,
+            ADAMW,
+        ),
+        (0.003, 0.01, 0.03),
+    ),
+    "unbalanced": Case(NAMED["unbalanced mlp adamw"], (0.003, 0.01, 0.03)),
+    "autoencoder": Case(NAMED["autoencoder adam"], (0.003, 0.01, 0.03)),
+    "convnext": Case(
+        Task("digits convnext adamw", ConvNeXt, digit_pictures, F.cross_entropy, DECAY),
+        (0.003, 0.01, 0.03),
+    ),
+    "transformer": Case(NAMED["text transformer adamw"], (0.001, 0.003, 0.01)),
+}
+REPEATED = ("mlp", "cnn", "convnext", "transformer")
+
+
+def repeats(names: Sequence[str], searches: int) -> None:
+    """Print how often each size was recommended, and what a search costs."""
+    # else each trial of a model whose class is there would import scikit-learn, for 2 s
+    fork_client.IF_LOADED += (lr_tasks.__name__,)
+    for name in names:
+        task = CASES[name].task
+        train, val = task.data()
+        best = collections.Counter[int | None]()
+        tried, seconds = list[int](), list[float]()
+        with tempfile.TemporaryDirectory() as root:
+            torch.manual_seed(0)
+            searched_bench = wb.Workbench(
+                task.model(), train=train, val=val, loss=task.loss, optimizer=task.optimizer,
+                root=root, accelerator="cpu", enable_progress_bar=False, num_workers=0,
+            )  # fmt: skip
+            with contextlib.closing(searched_bench):
+                searched_bench.find_batch_size(max_val=2).result()  # starts the server of trials
+                for _ in range(searches):
+                    began = time.perf_counter()
+                    sizes = searched_bench.find_batch_size().result()
+                    seconds.append(time.perf_counter() - began)
+                    best[sizes.best] += 1
+                    tried.append(len(sizes.trials))
+        often = ", ".join(f"{size} in {count}" for size, count in best.most_common())
+        print(
+            f"repeats, {task.name}: best {often} of {searches};"
+            f" {' or '.join(map(str, sorted(set(tried))))} sizes tried;"
+            f" {statistics.median(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f})",
+            flush=True,
+        )
 
 
 class Counted(nn.Module):
@@ -271,43 +345,156 @@ def by_accelerate(log: str, data: Any, limit: int | None, device: str, root: str
     return int(train())
 
 
-def target(seeds: int = 3) -> None:
-    with tempfile.TemporaryDirectory() as root:
-        found = bench(root).find_batch_size().result()
-        noise = None if found.noise_scale is None else max(1, round(found.noise_scale))
-        for role, size in (
-            ("best", found.best),
-            ("fastest", found.fastest),
-            ("noise scale", noise),
-        ):
-            rows = [to_target(root, size or 32, seed) for seed in range(seeds)]
-            epochs, updates, seconds = (
-                statistics.median(column) for column in zip(*rows, strict=True)
-            )
-            print(
-                f"target: {role} {size}: {epochs:g} epochs, {updates:g} updates, {seconds:.1f} s to {TARGET:.0%}"
-            )
+SIZES = (16, 32, 64, 128, 256)
+PRESENT = 32
+SHARES = (0.8, 0.9, 0.95)
+"""Of the fall from the loss of the initial weights to the lowest of all runs."""
+AFTER = (0, 10, 30)
+"""The noise scale is measured after so many updates."""
+SAMPLES, FEWEST, MOST = 20_000, 300, 1500
+"""A run reads so many samples, in at least and at most so many updates."""
+Curve = list[tuple[int, float]]
+"""Updates, and the validation loss after them."""
 
 
-def to_target(root: str, size: int, seed: int) -> tuple[float, float, float]:
-    """Epochs, updates and seconds until the validation accuracy is reached."""
-    some = bench(root, batch_size=size, seed=seed, max_epochs=100, lr_schedule="constant")
-    some.set(lr=some.find_lr().result().suggestion or 1e-3)
-    began = time.perf_counter()
-    job = some.fit(
-        early_stopping=wb.EarlyStopping(
-            "val_accuracy", mode="max", patience=100, stopping_threshold=TARGET
+def target(names: Sequence[str], seeds: int) -> None:
+    """Print a row for each task."""
+    shares = " | ".join(f"{share:.0%}" for share in SHARES)
+    after = f"{', '.join(map(str, AFTER[:-1]))} and {AFTER[-1]}"
+    print(f"| task | N after {after} updates | recommended by these | {shares} |")
+    print("|---" * (3 + len(SHARES)) + "|")
+    for name in names:
+        print(row(CASES[name], seeds), flush=True)
+
+
+def row(case: Case, seeds: int) -> str:
+    """The noise scales, the sizes recommended by them, and the time at each to each share of the fall."""
+    task = case.task
+    seconds = update_seconds(task)
+    passed = [Trial(size, True, each, size / each) for size, each in seconds.items()]
+    epoch = Epoch(len(task.data()[0][0]), 1, 10)
+    noise = noise_scales(case)
+    best = [choose(passed, epoch, scale, PRESENT).best or PRESENT for scale in noise]
+    curves = {
+        (size, lr): [curve(task, size, lr, seed) for seed in range(seeds)]
+        for size in SIZES
+        for lr in case.rates
+    }
+    start = statistics.fmean(initial_loss(task, seed) for seed in range(seeds))
+    lowest = min(loss for runs in curves.values() for run in runs for _, loss in run)
+    recommended = list(dict.fromkeys(best))
+    cells = [
+        task.name,
+        ", ".join("not known" if scale is None else rounded(scale) for scale in noise),
+        ", ".join(f"{size} (stays)" if size == PRESENT else str(size) for size in recommended),
+    ]
+    for share in SHARES:
+        times = times_to(start - share * (start - lowest), curves, seconds)
+        multiples = (times[size] / min(times.values()) for size in recommended)
+        cells.append(
+            ", ".join(f"{m:.2f}" if math.isfinite(m) else "not reached" for m in multiples)
         )
-    )
-    run = job.result()
-    return run.epochs, run.step, time.perf_counter() - began
+    return f"| {' | '.join(cells)} |"
+
+
+def times_to(
+    loss: float, curves: Mapping[tuple[int, float], list[Curve]], seconds: Mapping[int, float]
+) -> dict[int, float]:
+    """The seconds of each size to a loss with its best rate: the median of the seeds, where all reach it; else infinite."""
+    times = dict.fromkeys(SIZES, math.inf)
+    for (size, _), runs in curves.items():
+        updates = [
+            next((update for update, value in run if value <= loss), math.inf) for run in runs
+        ]
+        if all(map(math.isfinite, updates)):
+            times[size] = min(times[size], statistics.median(updates) * seconds[size])
+    return times
+
+
+def update_seconds(task: Task) -> dict[int, float]:
+    """The typical seconds of an update at each size. The sizes take turns."""
+    updates: dict[int, Callable[[], float]] = {}
+    for size in SIZES:
+        torch.manual_seed(0)
+        model = task.model()
+        updates[size] = functools.partial(
+            update, task, model, task.optimizer(model.parameters(), lr=1e-4), batches(task.data()[0], size, 0)
+        )  # fmt: skip
+    times: dict[int, list[float]] = {size: [] for size in SIZES}
+    for _ in range(15):
+        for size in SIZES:
+            times[size] += [core_seconds(updates[size]) for _ in range(6)]
+    return {size: statistics.median(of_size) for size, of_size in times.items()}
+
+
+def update(
+    task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, feed: Iterator[Any]
+) -> float:
+    """Take one update, and return the loss of its batch."""
+    x, y = next(feed)
+    loss = task.loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def noise_scales(case: Case) -> list[float | None]:
+    """The noise scale after each number of updates in `AFTER`, at the middle rate; None: not known."""
+    task = case.task
+    torch.manual_seed(0)
+    model = task.model()
+    optimizer = task.optimizer(model.parameters(), lr=case.rates[len(case.rates) // 2])
+    feed = batches(task.data()[0], PRESENT, 0)
+    scales, updates = list[float | None](), 0
+    for after in AFTER:
+        for _ in range(after - updates):
+            update(task, model, optimizer, feed)
+        updates = after
+        scales.append(measured_noise(task, model))
+    return scales
+
+
+def measured_noise(task: Task, model: nn.Module, size: int = 16) -> float | None:
+    """The noise scale at the present weights, from 80 batches of so many samples."""
+    sketch, gradients = Sketch(list(model.parameters())), []
+    for x, y in itertools.islice(batches(task.data()[0], size, 5), 80):
+        model.zero_grad()
+        task.loss(model(x), y).backward()
+        gradients.append(sketch.take())
+    model.zero_grad()
+    return noise_scale(gradients, [size] * len(gradients), size).value
+
+
+def curve(task: Task, size: int, lr: float, seed: int) -> Curve:
+    """The validation losses of a run with a constant rate, ever further apart, while losses are finite."""
+    torch.manual_seed(seed)
+    model = task.model()
+    optimizer = task.optimizer(model.parameters(), lr=lr)
+    feed, losses, following = batches(task.data()[0], size, seed), Curve(), 1
+    for updates in range(1, min(max(SAMPLES // size, FEWEST), MOST) + 1):
+        if not math.isfinite(update(task, model, optimizer, feed)):
+            break
+        if updates < following:
+            continue
+        loss = val_loss(task, model)
+        if not math.isfinite(loss):
+            break
+        losses.append((updates, loss))
+        following = max(updates + 1, int(updates * 1.1))
+    return losses
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="*", choices=["repeat", "maximum", "target", []])
+    parser.add_argument("what", nargs="*", choices=["repeats", "maximum", "target", []])
+    parser.add_argument(
+        "--tasks", nargs="+", choices=CASES, help=f"of `repeats` ({', '.join(REPEATED)}) and `target` (all)"
+    )  # fmt: skip
+    parser.add_argument("--seeds", type=int, default=2, help="of `target`")
+    parser.add_argument("--searches", type=int, default=10, help="of `repeats`")
     parser.add_argument(
         "--device",
         choices=("cpu", "cuda"),
@@ -316,12 +503,13 @@ def main() -> None:
     )
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for what in options.what or (
-        ("repeat", "maximum", "target") if options.device == "cpu" else ("maximum",)
-    ):
-        {"repeat": repeat, "maximum": functools.partial(maximum, options.device), "target": target}[
-            what
-        ]()
+    modes: dict[str, Callable[[], None]] = {
+        "repeats": functools.partial(repeats, options.tasks or REPEATED, options.searches),
+        "maximum": functools.partial(maximum, options.device),
+        "target": functools.partial(target, options.tasks or tuple(CASES), options.seeds),
+    }
+    for what in options.what or (modes if options.device == "cpu" else ["maximum"]):
+        modes[what]()
 
 
 if __name__ == "__main__":

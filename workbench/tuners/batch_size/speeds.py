@@ -7,11 +7,13 @@ time in which other programs had the core.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +34,10 @@ BLOCK = 0.01
 """A size takes updates for about so many seconds in each round, and at least one."""
 CERTAIN = 0.02
 """The comparison ends when each speed is known within this share of itself."""
+LONGEST = 20.0
+"""After so many seconds by the clock a comparison ends, however slow the model or busy the
+machine.
+"""
 _FEWEST = 10
 """The least number of rounds from which their spread can be estimated."""
 
@@ -61,9 +67,11 @@ def compare_within(
 ) -> list[Trial]:
     """Return these trials with speeds that are compared in this session, which is restored.
 
-    seconds: for how long at the most, apart from the first rounds and the last. Several ranks
-    compare together. stop: returns the same value on all of them. If memory runs out, the trials
-    are returned as they are.
+    seconds: for how long at the most, after a first round, and without the time in which other
+    programs had the core; by the clock it is never longer than `LONGEST`. When this time is up, no
+    other size has its turn, and a round that is not whole is left out. Where no round is whole, or
+    memory runs out, the trials are returned as they are. Several ranks compare together. stop:
+    returns the same value on all of them.
     """
     with scratch(session):
         try:
@@ -92,24 +100,15 @@ def _compared(
     for t in trials:
         sized = at_size(request.settings_at(settings, t.size), t.size, method)
         steps[t.size] = trial_step(session, sized, t.size, method, epoch)
-    counts = dict.fromkeys(steps, 1)
-    # the first round makes the optimizer's state and the loaders' workers, the second tells how
-    # many updates fill a block
-    for _ in range(2):
-        first = _round(session, steps, counts, stop)
-    counts = session.ranks.broadcast_object(
-        {size: max(1, round(BLOCK / seconds_each)) for size, seconds_each in first.items()}
-    )
     rounds: list[dict[int, float]] = []
-    spent = 0.0
-    while True:
-        rounds.append(_round(session, steps, counts, stop))
-        spent += sum(rounds[-1][size] * counts[size] for size in steps)
-        known = typical(rounds)
-        certain = all(u is not None and u <= CERTAIN for _, u in known.values())
-        if session.ranks.broadcast_object(certain or spent >= seconds):
+    for times in _rounds(session, steps, seconds, stop):
+        rounds.append(times)
+        certain = all(u is not None and u <= CERTAIN for _, u in typical(rounds).values())
+        if session.ranks.broadcast_object(certain):
             break
-    known = session.ranks.broadcast_object(known)
+    if not rounds:
+        return list(trials)
+    known = session.ranks.broadcast_object(typical(rounds))
     samples = {
         size: sum(session.ranks.all_gather_object(step.samples)) for size, step in steps.items()
     }
@@ -124,19 +123,34 @@ def _compared(
     ]
 
 
-def _round(
-    session: Session,
-    steps: Mapping[int, TrialStep],
-    counts: Mapping[int, int],
-    stop: Callable[[], bool],
-) -> dict[int, float]:
-    """The seconds of an update at each size, after so many at each."""
-    times: dict[int, float] = {}
-    for size, step in steps.items():
-        times[size] = core_seconds(lambda: step.repeat(counts[size])) / counts[size]  # noqa: B023
-        if stop():
-            raise TrialStopped
-    return times
+def _rounds(
+    session: Session, steps: Mapping[int, TrialStep], seconds: float, stop: Callable[[], bool]
+) -> Iterator[dict[int, float]]:
+    """The seconds of an update at each size, in each round, until the time is up. A round that is
+    not whole is left out.
+    """
+    counts = dict.fromkeys(steps, 1)
+    end, left = perf_counter() + LONGEST, math.inf
+    for number in itertools.count():
+        times: dict[int, float] = {}
+        for size, step in steps.items():
+            if session.ranks.broadcast_object(left <= 0 or perf_counter() >= end):
+                return
+            spent = core_seconds(lambda: step.repeat(counts[size]))  # noqa: B023
+            if stop():
+                raise TrialStopped
+            times[size] = spent / counts[size]
+            left -= spent
+        if number == 0:
+            # this round makes the optimizer's state and the loaders' workers
+            left = seconds
+            continue
+        yield times
+        if number == 1:
+            # the first times tell how many updates fill a block
+            counts = session.ranks.broadcast_object(
+                {size: max(1, round(BLOCK / each)) for size, each in times.items()}
+            )
 
 
 def typical(rounds: Sequence[Mapping[int, float]]) -> dict[int, tuple[float, float | None]]:
