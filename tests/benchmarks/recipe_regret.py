@@ -141,9 +141,9 @@ def final_loss(task: Task, answer: Mapping[str, Any], seed: int) -> float:
             bench.close()
 
 
-def compare(case: tuple[str, list[Trial], int]) -> dict[str, tuple[float, float, float]]:
+def compare(case: tuple[str, list[Trial], int, list[str]]) -> dict[str, tuple[float, float, float]]:
     """Regret and share of each search, and the seconds that it took as a multiple of a fit."""
-    name, trials, seeds = case
+    name, trials, seeds, searches = case
     task = next(task for task in TASKS if task.name == name)
     best = min(trials, key=lambda trial: trial["loss"])
     floor = 0.01 * initial_loss(task, 0)
@@ -158,7 +158,8 @@ def compare(case: tuple[str, list[Trial], int]) -> dict[str, tuple[float, float,
     final_loss(task, {}, 1)
     fit = time.process_time() - began
     results = {}
-    for search, ask in SEARCHES.items():
+    for search in searches:
+        ask = SEARCHES[search]
         with tempfile.TemporaryDirectory() as root:
             bench = bench_of(task, root)
             began = time.process_time()
@@ -184,8 +185,6 @@ def main() -> None:
     parser.add_argument("--searches", nargs="*", default=list(SEARCHES))
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
-    for search in SEARCHES.keys() - set(options.searches):
-        del SEARCHES[search]
     names = [name for name in NAMES if not options.tasks or any(w in name for w in options.tasks)]
     known: dict[str, list[Trial]] = {}
     if options.random is not None and options.random.is_file():
@@ -201,10 +200,12 @@ def main() -> None:
         if options.random is not None:
             options.random.write_text(json.dumps(known))
     one_thread()
-    cases = [(name, known[name][: options.trials], options.seeds) for name in names]
-    if not SEARCHES:
+    cases = [
+        (name, known[name][: options.trials], options.seeds, options.searches) for name in names
+    ]
+    if not options.searches:
         return
-    table: dict[str, list[tuple[float, float, float]]] = {search: [] for search in SEARCHES}
+    table: dict[str, list[tuple[float, float, float]]] = {search: [] for search in options.searches}
     for (name, *_), results, _seconds in measured(cases, options.jobs, compare):  # type: ignore[arg-type]
         for search, result in results.items():
             table[search].append(result)
