@@ -78,10 +78,12 @@ class Slurm:
         return self.run("sbatch", "--parsable", str(file), *arguments, folder=file.parent)
 
     def start_again(self, job: str) -> None:
-        """Wait until the job is back in the queue, and let it begin now."""
+        """Wait until the job is back in the queue, and let it begin soon: a SLURM rejects the credential of a job
+        that begins in the second of its requeue.
+        """
         state = ("squeue", "--noheader", "--format=%T", "--job", job)
         wait_for(lambda: self.run(*state) == "PENDING")
-        self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+        self.run("scontrol", "update", f"JobId={job}", "StartTime=now+2seconds")
 
 
 def ended(root: Path, count: int) -> bool:

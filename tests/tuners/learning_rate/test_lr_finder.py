@@ -173,22 +173,24 @@ class FailingLoss:
         return F.cross_entropy(output, y)
 
 
-class HeldUp:
-    """Waits at its n-th call until a stop has been asked for: the sweep is not over before anybody comes to that."""
+class Interrupted:
+    """At its n-th call a person asks for a stop; the sweep goes on once that has arrived."""
 
     def __init__(self):
-        self.calls, self.at, self.asked = 0, None, None
+        self.calls, self.at, self.ask, self.asked = 0, None, None, None
 
     def __call__(self, output, y):
         self.calls += 1
         if self.calls == self.at:
+            self.ask()
             wait_for(self.asked)
         return F.cross_entropy(output, y)
 
-    def hold(self, bench, points):
-        """The next job of this bench behind so many batches; its Stop stays in its inbox."""
+    def hold(self, bench, points, ask):
+        """Holds the next job of this bench after so many batches; its Stop stays in its inbox."""
         number = len(bench.jobs)
-        self.at, self.asked = self.calls + points + 1, lambda: bench.jobs[number]._inbox.has(Stop)
+        self.at, self.ask = self.calls + points + 1, ask
+        self.asked = lambda: bench.jobs[number]._inbox.has(Stop)
 
 
 CASES = {
@@ -251,27 +253,18 @@ def test_no_trace_after_an_error_in_the_middle(case, tmp_path):
 
 def test_no_trace_after_a_stop(tmp_path):
     expected = alone("augmented", tmp_path / "alone")
-    loss = HeldUp()
+    loss = Interrupted()
     model, b = make_bench("augmented", tmp_path / "found", loss=loss)
     before = Trace(model)
-    stop_at(b, 5)
-    loss.hold(b, 20)
+    loss.hold(b, 20, lambda: b.jobs[-1].stop())
     job = b.find_lr(num_training=5000)
     curve = job.result()
     assert job.status == "stopped"
     assert curve.ended == "stopped"
-    assert 5 <= len(curve.lrs) < 5000
+    assert 20 <= len(curve.lrs) < 5000
     assert np.isfinite(curve.losses).all()
     before.same(Trace(model))
     check_fit(b, model, expected)
-
-
-def stop_at(b, index):
-    def listener(event):
-        if type(event).__name__ == "CurvePoint" and event.index == index:
-            b.job.stop()
-
-    b.subscribe(listener)
 
 
 def test_no_trace_after_an_interrupt(tmp_path):
@@ -281,12 +274,12 @@ def test_no_trace_after_an_interrupt(tmp_path):
         import sys, threading, _thread
         import numpy as np, torch
         from tests.waiting import wait_for
-        from tests.tuners.learning_rate.test_lr_finder import HeldUp, Trace, alone, make_bench, check_fit
+        from tests.tuners.learning_rate.test_lr_finder import Interrupted, Trace, alone, make_bench, check_fit
         from pathlib import Path
         torch.set_num_threads(1)
         root = Path(sys.argv[1])
         expected = alone("adam-batchnorm-dropout", root / "alone")
-        loss = HeldUp()
+        loss = Interrupted()
         model, b = make_bench("adam-batchnorm-dropout", root / "found", loss=loss)
         before = Trace(model)
         fired = []
@@ -295,13 +288,11 @@ def test_no_trace_after_an_interrupt(tmp_path):
             while frame is not None and frame.f_code.co_name != "_watch":
                 frame = frame.f_back
             return frame is not None
-        def listener(event):
-            if type(event).__name__ == "CurvePoint" and event.index == 20:
-                wait_for(in_result)  # elsewhere an interrupt would be no matter of the job's
-                fired.append(1)
-                _thread.interrupt_main()
-        b.subscribe(listener)
-        loss.hold(b, 50)
+        def press():
+            wait_for(in_result)  # elsewhere an interrupt would be no matter of the job's
+            fired.append(1)
+            _thread.interrupt_main()
+        loss.hold(b, 50, press)
         job = b.find_lr(num_training=100000)
         try:
             job.result()
