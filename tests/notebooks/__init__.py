@@ -65,7 +65,10 @@ def _joined(outputs: Iterable[Any]) -> list[Any]:
             found[-1].text += output.text
         else:
             found.append(output)
-    return found
+    for output in found:
+        if output.output_type == "stream":  # what a bar drew over and over is of its moment
+            output.text = re.sub(r"\r[^\r\n]*\n?", "", output.text)
+    return [output for output in found if output.get("text") != ""]
 
 
 def _small(png: str) -> str:

@@ -150,6 +150,20 @@ def test_why_a_run_ended_early_is_in_its_text() -> None:
     )
 
 
+def test_printed_it_is_a_small_table() -> None:
+    lines = str(
+        Run.from_events(
+            [RunStarted("0001-fit", "fit", {"lr": 0.1}, "cpu"), RunEnded("stopped", 3, 2.0)]
+        )
+    ).split("\n")
+    assert lines[0].split() == ["Run", "0001-fit", "fit", "stopped"]
+    assert {tuple(line.split(maxsplit=1)) for line in lines[1:]} == {
+        ("updates", "3"),
+        ("time", "2 s"),
+        ("lr", "0.1"),
+    }
+
+
 def test_html_is_escaped() -> None:
     run = Run.from_events(
         [RunStarted("<b>", "fit", {}, "cpu"), RunEnded("failed", 0, 0.0, "Trace\nError: <script>")]

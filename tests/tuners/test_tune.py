@@ -53,6 +53,10 @@ def test_one_job_finds_all(tmp_path):
     assert torch.equal(random, torch.get_rng_state())
     assert (b.settings.batch_size, b.settings.num_workers, b.settings.lr) == (8, 0, 1e-3)
     assert "bench.set(" in repr(plan)
+    page = plan._repr_html_()
+    assert "data:image/png" in page
+    assert "clearly better" in page
+    assert "data:image" not in Plan.from_events([])._repr_html_()
     assert wb.attach(job.id, root=tmp_path).result().settings == plan.settings
     # a fit with the settings is that of a bench which has had them from the start
     b.set(**plan.settings)

@@ -41,7 +41,7 @@ from workbench.runs.printable import printable
 from workbench.runs.record.event_log import Recorded, RecordGone, now
 from workbench.runs.record.series import Series, joined, write_csv
 from workbench.runs.run_record import RunRecord
-from workbench.runs.tables.render import data_frame
+from workbench.runs.tables.render import data_frame, text_table
 from workbench.settings import Settings, SettingsError, recorded_settings, setting_text
 from workbench.settings.spellings import with_hints
 from workbench.units import RATES, duration, number, rate
@@ -563,6 +563,13 @@ class Run(RunRecord):
     def __repr__(self) -> str:
         facts = " · ".join(_fact(name, value) for name, value in self._facts())
         return printable(f"<Run {self.id}: {facts}>")
+
+    def __str__(self) -> str:
+        """A small table: the status, then a line for each fact."""
+        (_, status), *facts = self._facts()
+        return text_table(
+            [[f"Run {self.id}", status], *([f"  {key}", text] for key, text in facts)]
+        )
 
     def _repr_html_(self) -> str:
         rows = "".join(

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.events import TuneStep, TuneTrial
+from workbench.plots.chart import Chart
+from workbench.plots.drawing.drawable import Drawable
 from workbench.runs.printable import printable
 from workbench.tuners.batch_size.batch_size_search import BatchSizes
 from workbench.tuners.clip_search import ClipRequest, ClipSearch
@@ -24,7 +26,7 @@ SettingsRequest = (
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(Drawable):
     """The result of a tuning: recommended settings, for `bench.set(**plan.settings)`.
 
     `steps`: each search with its settings and its reason, in order; each search ran with the
@@ -61,6 +63,12 @@ class Plan:
             ClipSearch.from_events(recorded),
             tuple(e for e in recorded if isinstance(e, TuneTrial)),
         )
+
+    def _charts(self) -> list[Chart]:
+        searches: list[Drawable] = [self.curve] if len(self.curve.lrs) else []
+        searches += [self.sizes] if self.sizes.trials else []
+        searches += [self.clip] if len(self.clip.norms) else []
+        return [chart for search in searches for chart in search._charts()]
 
     def __repr__(self) -> str:
         rows = [

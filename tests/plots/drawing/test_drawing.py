@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from workbench.events import Suggestion, Trial
 from workbench.plots.chart import Chart
 from workbench.plots.drawing import matplotlib as to_matplotlib
 from workbench.plots.drawing import plotly as to_plotly
+from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.palette import POINTS
 from workbench.plots.searches.batch_size import batch_size
 from workbench.plots.searches.lr_curve import lr_curve
@@ -258,3 +260,18 @@ def test_both_are_saved_in_one_call_without_a_browser(tmp_path: Path) -> None:
     assert "kaleido" not in sys.modules
     with pytest.raises(ValueError, match="a copy of a figure can only be saved as"):
         type(to_plotly.figure(chart))(to_plotly.figure(chart)).save("b.png")
+
+
+class Result(Drawable):
+    def _charts(self) -> list[Chart]:
+        return a_run()
+
+    def __repr__(self) -> str:
+        return "Result: <best> 3"
+
+
+def test_a_result_shows_its_picture_and_its_words() -> None:
+    page = Result()._repr_html_()
+    encoded = page.partition("base64,")[2].partition("'")[0]
+    assert base64.b64decode(encoded).startswith(PNG)
+    assert "Result: &lt;best&gt; 3" in page

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from tqdm.std import tqdm
 
@@ -78,6 +78,13 @@ class _Bar(tqdm):  # type: ignore[type-arg]
         return facts
 
 
+def _stream() -> TextIO:
+    """Where a bar is drawn: stderr. A notebook shows that as an error; there it is stdout."""
+    kernel = sys.modules.get("ipykernel.iostream")
+    in_notebook = kernel is not None and isinstance(sys.stdout, kernel.OutStream)
+    return sys.stdout if in_notebook else sys.stderr
+
+
 class ProgressBar:
     """Context manager that shows a job's events as a tqdm bar, and prints its warnings.
 
@@ -137,7 +144,7 @@ class ProgressBar:
                 total=event.updates,
                 desc=SEARCHES.get(self._kind, printable(self._kind)),
                 unit=" trials" if self._kind in TRIALS else " updates",
-                file=sys.stderr,
+                file=_stream(),
                 dynamic_ncols=True,
                 leave=True,
             )

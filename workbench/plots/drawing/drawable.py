@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import html
 from abc import abstractmethod
 from typing import TYPE_CHECKING, overload
 
@@ -43,3 +45,20 @@ class Drawable:
             if ax is None
             else matplotlib.draw(self._charts()[0], ax)
         )
+
+    def _repr_html_(self) -> str:
+        """Its charts and its words, as the last line of a notebook's cell shows them."""
+        from workbench.plots.drawing import matplotlib
+
+        charts = self._charts()
+        png = matplotlib.small_png(matplotlib.figure(charts)) if charts else b""
+        return with_picture(
+            png, f"<pre style='white-space:pre-wrap'>{html.escape(repr(self))}</pre>"
+        )
+
+
+def with_picture(png: bytes, words: str) -> str:
+    """A page of a picture (b"": there is none) with its words below."""
+    encoded = base64.b64encode(png).decode("ascii")
+    picture = f"<img alt='charts' src='data:image/png;base64,{encoded}'/>" if png else ""
+    return f"<div>{picture}{words}</div>"
