@@ -17,6 +17,8 @@ from workbench.events import (
     RunStarted,
     Saved,
     StepsDone,
+    Trial,
+    TrialStarted,
     Validated,
     pack,
 )
@@ -59,6 +61,12 @@ def test_a_run_is_counted_from_zero(line) -> None:
     shown = line(START, flush(0, 100, 10.0), flush(100, 100, 20.0))
     assert "200/1000 [00:20<01:20, 10.00 updates/s" in shown
     assert "epoch=1/5, loss=1" in shown
+
+
+def test_a_batch_size_is_named_while_it_is_tried(line) -> None:
+    start = RunStarted("b", "find_batch_size", {}, "cpu")
+    assert "trying size=64" in line(start, TrialStarted(64))
+    assert "size=64 does not fit" in line(start, TrialStarted(64), Trial(64, False))
 
 
 def test_a_resumed_run_goes_on_where_it_was_at_the_speed_of_now(line) -> None:

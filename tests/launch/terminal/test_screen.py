@@ -25,6 +25,7 @@ from workbench.events import (
     StepsDone,
     TimeSpent,
     Trial,
+    TrialStarted,
     Validated,
     pack,
 )
@@ -220,6 +221,12 @@ def test_a_sweep_shows_its_curve_and_what_it_found() -> None:
     assert "10/100 updates" in text
     assert "suggestion: lr=3e-3" in text
     assert "no rate can be trusted" in drawn(CurveEnded("flat", (), None), kind="find_lr")
+
+
+def test_a_search_says_what_it_tries() -> None:
+    begun = RunStarted("r", "find_batch_size", {}, "cpu"), TrialStarted(64)
+    assert "trying batch_size=64" in drawn(*begun, kind="find_batch_size")
+    assert "trying" not in drawn(*begun, Trial(64, True), kind="find_batch_size")
 
 
 def test_a_search_lists_its_newest_trials() -> None:

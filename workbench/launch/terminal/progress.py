@@ -32,6 +32,7 @@ from workbench.events import (
     StatusChanged,
     StepsDone,
     Trial,
+    TrialStarted,
     Validated,
 )
 from workbench.plots.names import recipe_name
@@ -173,6 +174,7 @@ class ProgressBar:
             CurvePoint
             | RaceTrial
             | CurveEnded
+            | TrialStarted
             | Trial
             | SearchEnded
             | SpeedTrial
@@ -201,6 +203,7 @@ class ProgressBar:
         event: CurvePoint
         | RaceTrial
         | CurveEnded
+        | TrialStarted
         | Trial
         | SearchEnded
         | SpeedTrial
@@ -240,8 +243,11 @@ class ProgressBar:
             self._facts["tried"] = (
                 f"{', '.join(str(value) for value in event.values.values())}: {speed}"
             )
+        elif isinstance(event, TrialStarted):
+            self._facts["trying size"] = str(event.size)
         elif isinstance(event, Trial):
             bar.n += self._kind in TRIALS
+            self._facts.pop("trying size", None)
             speed = (
                 f"{event.samples_per_second:,.0f}/s" if event.samples_per_second else "does not fit"
             )

@@ -44,6 +44,7 @@ from workbench.events import (
     StepsDone,
     TimeSpent,
     Trial,
+    TrialStarted,
     TuneStep,
     TuneTrial,
     Validated,
@@ -196,8 +197,11 @@ class Screen:
                 self._trials.append(
                     f"weight_decay={rate(event.weight_decay)}: held-out loss {number(event.loss)}"
                 )
+            case TrialStarted():
+                self._found = f"trying batch_size={event.size}"
             case Trial():
                 self._done += trials
+                self._found = ""
                 speed = (
                     f"{event.samples_per_second:,.0f} samples/s"
                     if event.samples_per_second
