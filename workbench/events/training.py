@@ -83,6 +83,17 @@ class StepsDone:
     """How many samples the updates after the last row of the flush before, up to the last row
     here, were made of, on all ranks; None: unknown.
     """
+    cpu: float | None = None
+    gpu: float | None = None
+    """How busy all cores of the machine were, and the GPU of the process that writes the record,
+    from 0 to 1, in the last second or longer; None: unknown.
+    """
+
+    @property
+    def busy(self) -> list[str]:
+        """The known shares in words: ["GPU 87%", "CPU 40%"]."""
+        shares = {"GPU": self.gpu, "CPU": self.cpu}
+        return [f"{name} {share:.0%}" for name, share in shares.items() if share is not None]
 
     @property
     def layer_rows(self) -> NDArray[np.bool_]:

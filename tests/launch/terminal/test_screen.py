@@ -73,7 +73,7 @@ def steps(
         "grad_norm_clipped": pack(np.full(rows, clipped)), "layer_norms": pack(np.tile([0.5, 1.5], (rows, 1))),
         **{name: pack(values) for name, values in logged.items()},
     }  # fmt: skip
-    return StepsDone(first, 1, rows, first // 20, seconds, columns, memory=5_000_000)
+    return StepsDone(first, 1, rows, first // 20, seconds, columns, memory=5_000_000, cpu=0.4)
 
 
 def test_a_fit_shows_its_progress_values_and_layers() -> None:
@@ -90,7 +90,7 @@ def test_a_fit_shows_its_progress_values_and_layers() -> None:
     assert "0.75" in lines["val_loss"]
     assert "1e-3" in lines["lr"]
     assert "largest last.weight 1.5, smallest first.weight 0.5" in text
-    assert "memory 5 MB · last checkpoint after 40 updates" in text
+    assert "memory 5 MB · CPU 40% · last checkpoint after 40 updates" in text
 
 
 def test_a_loss_that_is_not_finite_is_shown_in_red() -> None:

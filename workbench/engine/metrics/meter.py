@@ -32,6 +32,7 @@ from workbench.engine.metrics.step_timer import StepTimer
 from workbench.events import Numbers, StepsDone, pack
 from workbench.instruments.grad_norm import Norms, as_tensor, total_norms
 from workbench.instruments.memory import memory_in_use
+from workbench.instruments.usage import Usage
 from workbench.task.device import xla
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ CAPACITY = 256
 PERIOD = 0.1
 """Seconds between flushes."""
 LOOK = 1.0
-"""Seconds between two looks at the memory in use, which cost more than a flush."""
+"""Seconds between two looks at the machine, which cost more than a flush."""
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class _PendingCopy:
     seconds: float
     waited: float
     memory: int | None
+    usage: tuple[float | None, float | None]
     samples: int | None
 
 
@@ -139,8 +141,10 @@ class Meter:
         """How many samples the updates after the last row were made of; None: unknown."""
         self._samples_of_rows: int | None = 0
         """The samples of the updates up to the last row, since the last flush."""
+        self._machine = Usage(device)
         self._looked, self._memory = perf_counter(), memory_in_use(device)
-        """When the memory in use was last measured, and the result."""
+        """When the machine was last looked at, and the memory in use."""
+        self._usage: tuple[float | None, float | None] = (None, None)
         self._ratios: Tensor | None = None
         """For each row of the ring one update ratio per layer; None: they are not measured."""
         self._rated = False
@@ -418,6 +422,7 @@ class Meter:
             self.seconds,
             self.waited,
             self._look(),
+            self._usage,
             self._samples_of_rows,
         )
         self.row, self._lrs, self._skipped, self._notes, self._samples_of_rows = 0, [], [], {}, 0
@@ -507,6 +512,7 @@ class Meter:
         now = perf_counter()
         if now - self._looked >= LOOK:
             self._looked, self._memory = now, memory_in_use(self._device)
+            self._usage = self._machine.look()
         return self._memory
 
     def _finish_copy(self, wait: bool) -> list[StepsDone]:
@@ -558,6 +564,8 @@ class Meter:
             pending.memory,
             tuple(double),
             samples=pending.samples,
+            cpu=pending.usage[0],
+            gpu=pending.usage[1],
         )
 
     def _totals(self, columns: dict[str, bytes], rows: Numbers, name: str) -> None:

@@ -106,6 +106,7 @@ class Screen:
         self._clipped = (0, 0)
         """How many updates were clipped, of how many with a clip value."""
         self._memory: int | None = None
+        self._busy: list[str] = []
         self._parts: dict[str, float] = {}
         self._trials: deque[str] = deque(maxlen=_TRIALS)
         self._found = ""
@@ -153,7 +154,7 @@ class Screen:
             return
         self._done, self._epoch, self._seconds = event.done, event.epoch, event.seconds
         self._recent.append((event.seconds, self._done))
-        self._memory = event.memory
+        self._memory, self._busy = event.memory, event.busy
         for name in ("loss", "lr", "grad_norm"):
             if name in event.columns:
                 self._add(name, event.array(name), 2 if name == "grad_norm" else 0)
@@ -391,6 +392,7 @@ class Screen:
                 width,
             )
         facts = [f"memory {size(self._memory)}"] if self._memory else []
+        facts += self._busy
         facts += (
             [f"last checkpoint after {self._saved:,} updates"] if self._saved is not None else []
         )

@@ -87,7 +87,7 @@ class ProgressLine:
         self._epoch, self._seconds, self._values = event.epoch, event.seconds, values
         self._recent.append((event.seconds, self._done))
         if event.memory is not None and self._run is not None:
-            self._outbox.put("memory", _memory(event.memory, self._run.memory))
+            self._outbox.put("memory", _memory(event, event.memory, self._run.memory))
         self._put()
 
     def changed(self, event: Changed) -> None:
@@ -259,14 +259,14 @@ class ProgressLine:
         return _speed(self._from, (self._seconds, self._done))
 
 
-def _memory(used: int, of: int | None) -> dict[str, Any]:
-    """The text of the device's memory bar: bytes, and '1.2/24 GB'."""
+def _memory(event: StepsDone, used: int, of: int | None) -> dict[str, Any]:
+    """The text of the device's memory bar: bytes, and '1.2/24 GB · GPU 87% · CPU 40%'."""
     said = format.size(used)
     if of:
         whole, unit = format.size(of).split(" ")
         share = used / of * float(whole)
         said = f"{share:.0f}/{whole} {unit}" if share >= 10 else f"{share:.2g}/{whole} {unit}"
-    return {"used": used, "of": of, "words": said}
+    return {"used": used, "of": of, "words": " · ".join([said, *event.busy])}
 
 
 def _speed(first: tuple[float, int], last: tuple[float, int]) -> float | None:
