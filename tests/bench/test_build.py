@@ -85,6 +85,17 @@ def test_set_holds_for_the_jobs_after_it(tmp_path):
     assert (run.build["width"], run.settings.lr) == (12, 0.01)
 
 
+def test_what_set_returns_prints_the_values_too(tmp_path):
+    with make(tmp_path) as bench:
+        printed = bench.set(width=12, lr=3e-3)
+        assert repr(printed) == "Settings(lr=0.003, batch_size=16, max_epochs=2, width=12)"
+        assert "parameters of the model's function\n    width = 12" in str(printed)
+        assert printed == bench.settings
+        assert bench.settings == printed
+        assert hash(printed) == hash(bench.settings)
+        assert "width" not in bench.set(width=8).model_dump()
+
+
 def test_a_run_brings_its_values_along(tmp_path):
     with make(tmp_path) as bench:
         wide = bench.fit(width=12).result()

@@ -7,10 +7,12 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
+
+from pydantic import PrivateAttr
 
 from workbench.bench.arguments import (
     given_without_effect,
@@ -37,7 +39,7 @@ from workbench.launch.work import BenchWork
 from workbench.runs.read import RUNS
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
-from workbench.task.build import kept
+from workbench.task.build import equal, kept
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Phase, Task
 from workbench.task.state.of_task import objects_with_state
@@ -128,7 +130,7 @@ class BenchBase:
             self._sets.append(replaced)
         self._listeners.notify(Called(line("set", {**values, **replaced})))
         self._listeners.notify(SettingsSet(self._settings.model_dump()))
-        return settings
+        return SettingsOfBuild.of(settings, self._recipe)
 
     # -- a model that a function makes
 
@@ -360,3 +362,43 @@ def _in_the_callers_thread(finish: Callable[[Job[T]], T]) -> Callable[[Job[T]], 
         return finish(job)
 
     return finished
+
+
+class SettingsOfBuild(Settings):
+    """The settings of a bench whose model is made by a function, as `set` returns them. They print
+    with the values of the function's parameters.
+    """
+
+    _values: dict[str, Any] = PrivateAttr(default_factory=dict)
+    """Those that are not the function's defaults."""
+
+    @classmethod
+    def of(cls, settings: Settings, recipe: Recipe) -> Settings:
+        """The settings with the values of this recipe; as they are where it has none."""
+        defaults = {} if recipe.build is None else recipe.build.defaults
+        values = {
+            name: value
+            for name, value in recipe.all_values.items()
+            if not equal(value, defaults.get(name))
+        }
+        if not values:
+            return settings
+        printed = cls.model_construct(**dict(settings))  # they are checked
+        printed._values.update(values)
+        return printed
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and dict(self) == dict(other)
+
+    __hash__ = Settings.__hash__
+
+    def __repr_name__(self) -> str:
+        return Settings.__name__
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        yield from super().__repr_args__()
+        yield from self._values.items()
+
+    def __str__(self) -> str:
+        values = [f"    {name} = {value!r}" for name, value in self._values.items()]
+        return "\n".join([super().__str__(), "  parameters of the model's function", *values])

@@ -20,6 +20,7 @@ from workbench.events import (
 )
 from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.supported import LENGTHS, NO_MATTER, NOT_NEEDED, REPLAYED, SET
+from workbench.runs.read import STUDY, read_header
 from workbench.runs.run import Run
 from workbench.values import first_names
 
@@ -42,7 +43,15 @@ def resume_points_of(run: Run) -> ResumePoints:
     for event in run.resumes:
         refuse_other_start(run, event)
         edited |= _edited(run, event)
+    if not edited and _is_of_study(run):
+        # a trial that was promoted, or taken over, is its whole fit to the bit
+        return ResumePoints()
     return ResumePoints(tuple(int(event.step) for event in run.resumes), frozenset(edited))
+
+
+def _is_of_study(run: Run) -> bool:
+    """Whether a run is a piece of a trial, as are the runs that it continues."""
+    return run.folder is not None and run.folder.is_dir() and STUDY in read_header(run.folder)
 
 
 def refuse_other_start(run: Run, event: Resumed) -> None:

@@ -185,6 +185,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"optimizer": {"sgd": {"nesterov": True}}},
         "Nesterov momentum requires a momentum",
     ),
+    "a value that torch cannot compare": (
+        {"optimizer": {"sgd": {"momentum": "x", "dampening": 0.1}}},
+        "SGD does not take momentum='x' .*Left out, it is 0",
+    ),
     "two rates": (
         {"optimizer": {"sgd": {"lr": 0.1}}, "lr": 0.2},
         "lr=0.2 is given beside .* leave one out",

@@ -86,4 +86,23 @@ def refuse_unfit(settings: Settings, network: nn.Module, parameters: list[nn.Par
     try:
         factory(groups, settings.lr, settings.weight_decay)
     except (TypeError, ValueError) as error:
-        raise SettingsError(f"optimizer={shown(choice)}: {error}") from None
+        raise SettingsError(_why_not_made(settings, groups, error)) from None
+
+
+def _why_not_made(settings: Settings, groups: list[Any], error: Exception) -> str:
+    """Which argument keeps the optimizer from being made, and what to do."""
+    choice = settings.optimizer
+    assert choice is not None
+    name, arguments = parts_of(choice)
+    for argument, value in arguments.items():
+        others = {key: arguments[key] for key in arguments if key != argument}
+        try:
+            factory_of({name: others})(groups, settings.lr, settings.weight_decay)
+        except (TypeError, ValueError):
+            continue
+        usual = inspect.signature(getattr(importlib.import_module(NAMES[name][0]), NAMES[name][1]))
+        return (
+            f"optimizer={shown(choice)}: {NAMES[name][1]} does not take {argument}={shown(value)}"
+            f" ({error}). Left out, it is {usual.parameters[argument].default!r}."
+        )
+    return f"optimizer={shown(choice)}: {error}"
