@@ -12,7 +12,15 @@ import torch.nn.functional as F
 from torch import nn
 
 import workbench as wb
-from workbench.engine.data.checksums import BATCHES, FIRST, checksum, of_batch, of_setup, of_weights
+from workbench.engine.data.checksums import (
+    BATCHES,
+    FIRST,
+    checksum,
+    of_batch,
+    of_data,
+    of_setup,
+    of_weights,
+)
 from workbench.events import Checksums
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -143,3 +151,52 @@ def test_an_epoch_of_one_batch(tmp_path: Path) -> None:
     (told,) = [e for e in bench.fit().result().events if isinstance(e, Checksums)]
     assert len(told.batches) == 1
     bench.close()
+
+
+class Held(torch.utils.data.Dataset[Any]):
+    """Holds an array; what it gives is drawn anew at each reading, but for the label and the text."""
+
+    def __init__(self, x: torch.Tensor, text: str = "a") -> None:
+        self.x, self.text, self.generator = x.numpy(), text, torch.Generator()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        noise = torch.randn(3, generator=self.generator) + torch.rand(3)
+        return {
+            "x": noise + torch.from_numpy(self.x[index]),
+            "y": index % 2,
+            "text": f"{self.text} {index}",
+        }
+
+
+def test_data_are_equal_where_they_hold_and_give_the_same() -> None:
+    x = torch.randn(50, 3)
+    other = x.clone()
+    other[17, 1] += 1
+    held = of_data(Held(x))
+    assert held == of_data(Held(x.clone())) != of_data(Held(other))
+    assert held != of_data(Held(x, "b"))
+    assert of_data(Held(x), samples=False) == of_data(Held(x, "b"), samples=False)
+    tensors = torch.utils.data.TensorDataset
+    assert of_data(tensors(x)) == of_data(tensors(x.clone())) != of_data(tensors(other))
+
+
+def test_of_large_data_an_even_share_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.engine.data.checksums.OF_DATA", 4000)
+    x = torch.zeros(10_000)
+    first, second, whole = x.clone(), x.clone(), x + 1
+    first[1], second[10] = 1, 1
+    data = [torch.utils.data.TensorDataset(values) for values in (x, first, second, whole)]
+    sums = [of_data(values, samples=False) for values in data]
+    assert sums[0] == sums[1]  # every tenth number
+    assert len({*sums[1:]}) == 3
+
+
+def test_data_that_cannot_be_read_by_number() -> None:
+    class Stream(torch.utils.data.IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("it is read once")
+
+    assert of_data(Stream()) == of_data(Stream())

@@ -1,16 +1,22 @@
 """Checksums of what a fit begins with, by which an exported script finds out that it begins with
-something else.
+something else, and a study of the same name that its data are others.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from workbench.task import rng
+from workbench.task.batch import checksum_of
+from workbench.task.state.walk import walk
 
 BATCHES = 2
 """How many training batches have a checksum."""
@@ -18,6 +24,11 @@ FIRST = 100_000
 """How many numbers of each tensor, and parts of each list, are read: a batch may have gigabytes."""
 OF_PARAMETER = 1000
 """How many numbers of each parameter are read."""
+
+OF_DATA = 1 << 26
+"""How many bytes of each tensor or array in a data set are read, evenly spread."""
+_SAMPLES = 8
+"""How many samples of a data set are read, evenly spread."""
 
 OF_TRAINER = (
     "training",
@@ -119,3 +130,47 @@ def _crc(value: Any, crc: int) -> int:
     for part in parts:
         crc = _crc(part, crc)
     return crc
+
+
+def of_data(dataset: Any, *, samples: bool = True) -> str:
+    """The checksum of what is in a data set: of the tensors and arrays that it holds, and of some
+    samples as it gives them. samples: read these, which calls the user's code.
+    """
+    crc = 0
+    for reached in walk({"": dataset}, variables=False):
+        value = reached.value
+        if isinstance(value, Tensor | np.ndarray) and not getattr(value, "is_meta", False):
+            size = value.nbytes
+            crc = zlib.crc32(f"{tuple(value.shape)} {value.dtype}".encode(), crc)
+            crc = checksum_of(value[:: -(-size // OF_DATA)] if size > OF_DATA else value, crc)
+    if samples:
+        for first, second in zip(_read(dataset), _read(dataset), strict=False):
+            # what differs from one reading to the next is drawn anew each time
+            if first == second:
+                crc = zlib.crc32(str(first).encode(), crc)
+    return f"{crc:08x}"
+
+
+def _read(dataset: Any) -> list[int]:
+    """The checksums of the parts of some samples; empty where none can be read by its number."""
+    checksums: list[int] = []
+    with rng.preserved():
+        rng.seed(0)
+        try:
+            count = len(dataset)
+            numbers = {k * (count - 1) // (_SAMPLES - 1) for k in range(_SAMPLES)}
+            for number in sorted(numbers):
+                checksums += map(checksum_of, _leaves(dataset[number]))
+        except Exception:  # noqa: BLE001 - code of the user's; a fit says what is wrong with it
+            return []
+    return checksums
+
+
+def _leaves(sample: Any) -> list[Any]:
+    """The tensors, numbers and texts in a sample."""
+    parts = vars(sample) if dataclasses.is_dataclass(sample) else sample
+    if isinstance(parts, Mapping):
+        parts = list(parts.values())
+    if not isinstance(parts, list | tuple):
+        return [sample]
+    return list(itertools.chain.from_iterable(map(_leaves, parts)))
