@@ -65,12 +65,15 @@ def bench(root: Path, model: Any = net, **arguments: Any) -> wb.Workbench:
 class Studied:
     """A study without workers, whose pieces are trained in this process."""
 
-    def __init__(self, bench: wb.Workbench, space: Mapping[str, Any], **head: Any) -> None:
+    def __init__(
+        self, bench: wb.Workbench, space: Mapping[str, Any], sampler: Any = None, **head: Any
+    ) -> None:
         build = {"width": 8, "dropout": 0.1}
         record = Space.parse(space, bench.settings, build).to_record()
+        head["method"] = "" if sampler is None else type(sampler).__name__
         made = StudyHead("study", "val_loss", "min", {"fits": 8.0}, record, {"epochs": 3}, **head)
         self.path = new_study(bench.root, made)
-        keep(bench, bench._site, self.path, {}, {})
+        keep(bench, bench._site, self.path, {}, {}, sampler)
         self.trainer = TrialTrainer(self.path)
 
     def train(

@@ -193,3 +193,37 @@ def test_a_search_of_batch_sizes_has_its_cost(bench: wb.Workbench) -> None:
     (found,) = StudyRecord.read(study.path).changes
     assert found.values["priors"]["batch_size"]["largest"] >= 16
     assert found.values["spent"] > 0.5  # sizes to 64, three updates each, for fits of 24
+
+
+def test_the_script_of_a_promoted_trial_is_that_of_a_whole_fit(tmp_path: Path) -> None:
+    x = torch.linspace(-1, 1, 96 * 6).reshape(96, 6)
+    y = (x.sin().sum(1) > 0).long()
+    data = {"train": (x[:64], y[:64]), "val": (x[64:], y[64:])}
+    loss = nn.functional.cross_entropy
+    with wb.Workbench(nn.Linear(6, 2), **data, loss=loss, max_epochs=3, root=tmp_path) as bench:
+        study = Studied(bench, {"lr": (1e-3, 1.0)}, rungs=(1 / 3, 1.0))
+        short = study.train(1, {"lr": 0.02})
+        whole = study.train(1, {"lr": 0.02}, rung=1, on=short.run)
+        assert losses(study.run(whole)) == losses(bench.fit(lr=0.02).result())
+    assert study.run(whole).resumes
+    script = wb.Study(study.path).export(tmp_path / "train.py", verify=False).read_text()
+    assert "import workbench" not in script
+
+
+def test_the_usual_optimizer_by_its_name_is_the_same(bench: wb.Workbench) -> None:
+    study = Studied(bench, {"optimizer": ["adamw", "sgd"]})
+    end = study.train(1, {"optimizer": "adamw"})
+    assert losses(study.run(end)) == losses(bench.fit().result())
+
+
+def test_a_sampler_proposes_in_the_worker(bench: wb.Workbench) -> None:
+    optuna = pytest.importorskip("optuna")
+    sampler = optuna.samplers.TPESampler(seed=1)
+    study = Studied(bench, {"lr": (1e-3, 1.0)}, sampler=sampler)
+    record = StudyRecord.read(study.path)
+    planned = TrialProposal(1, {"lr": 0.5}, "prior")
+    proposal = study.trainer.propose(record, planned)
+    assert proposal.origin == "TPESampler"
+    assert proposal == study.trainer.propose(record, planned)
+    baseline = TrialProposal(1, {}, "baseline")
+    assert study.trainer.propose(record, baseline) is baseline

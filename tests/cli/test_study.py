@@ -16,6 +16,8 @@ from tests.bench import study_parts
 from workbench.cli import main
 from workbench.launch import signals
 from workbench.launch.study import local
+from workbench.runs.study.record import TrialProposal
+from workbench.runs.study.write import add_trial
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +77,40 @@ def test_a_study_is_changed(study: wb.Study) -> None:
     assert "was ended" in run(study, "work", "1").output
 
 
+def test_optimizers_are_tuned_equally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "start", lambda *_, **__: {})
+    space = {"optimizer": {"adamw": {"lr": (1e-3, 1.0)}, "sgd": {"lr": (1e-3, 1.0)}}}
+    with study_parts.bench(tmp_path, max_epochs=8) as bench:
+        study = bench.study(space, compare="optimizer", budget=8)
+    assert run(study, "work", "1").exit_code == 0
+    rows = study.compared
+    assert {row["optimizer"] for row in rows} == {"adamw", "sgd"}
+    assert all(row["settings"]["optimizer"] == row["optimizer"] for row in rows)
+    assert abs(rows[0]["fits"] - rows[1]["fits"]) <= 1
+    assert rows[0]["val_loss"] <= rows[1]["val_loss"]
+    numbers = [row["trial"] for row in rows]
+    assert f"study.seeds({numbers[0]}, 3), study.seeds({numbers[1]}, 3)" in study.verdict.text
+    assert study.verdict.text in run(study, "show", "1").output
+
+
+def test_a_study_is_steered(study: wb.Study) -> None:
+    assert "workbench study resume 0001-study goes on" in run(study, "pause", "1").output
+    assert study.status == "paused"
+    resumed = run(study, "resume", "1").output
+    assert resumed.startswith("0001-study goes on.\nno worker works on 0001-study. Start one:")
+    add_trial(study.path, TrialProposal(1, {}, "baseline"))
+    assert "with 2 other seeds" in run(study, "seeds", "1", "1", "2").output
+    assert "trained once more" in run(study, "repeat", "1", "1").output
+    changed = run(study, "space", "1", "lr=(1e-4, 0.1)", "width=[4, 16]", "dropout=...")
+    assert "come from the new space" in changed.output
+    space = study.record.space
+    assert (space["lr"]["low"], space["lr"]["high"]) == (1e-4, 0.1)
+    assert space["width"]["choices"] == [4, 16]
+    assert space["dropout"]["high"] == 0.5
+    kinds = [change.kind for change in study.record.changes]
+    assert kinds == ["pause", "resume", "seeds", "repeat", "space"]
+
+
 def test_a_worker_takes_a_relative_root(
     study: wb.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +127,12 @@ def test_a_worker_takes_a_relative_root(
         (["stop", "1", "--trial", "4"], "its trials are none yet"),
         (["add", "1", "colour=3"], "colour"),
         (["more", "1", "2h"], "its budget is 3 fits"),
+        (["more", "1", "some"], "give a number of fits (8), or a time"),
+        (["seeds", "1", "7", "3"], "its trials are none yet"),
+        (["repeat", "1", "7"], "its trials are none yet"),
+        (["space", "1", "lr=(1, 0.1)"], "the lower one first"),
+        (["space", "1", "learning_rate=(0.1, 1)"], "Did you mean 'lr'?"),
+        (["pause", "7"], "There is no study '7'"),
     ],
 )
 def test_what_cannot_be_done_is_said(study: wb.Study, arguments: list[str], says: str) -> None:

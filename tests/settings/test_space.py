@@ -131,6 +131,12 @@ BAD = [
     ([3], "3 is no name"),
     (["lrr"], "Did you mean 'lr'"),
     ({"widht": (1, 2)}, "neither a setting nor a parameter .* width.*Did you mean 'width'"),
+    ({"learning_rate": (1e-3, 1.0)}, "Did you mean 'lr'?"),
+    ({"wd": (1e-3, 1.0)}, "Did you mean 'weight_decay'?"),
+    ({"bs": [8, 16]}, "Did you mean 'batch_size'?"),
+    ({"epochs": [8, 16]}, "max_epochs cannot be chosen: all trials of a study have one length"),
+    ({"momentum": (0.8, 0.9)}, r"\{'optimizer': \{'sgd': \{'momentum': …\}\}\}"),
+    ({"loss": ["a", "b"]}, "It is an object"),
     ({"max_epochs": (1, 3)}, "max_epochs cannot be chosen: all trials of a study have one length"),
     ({"max_steps": (1, 3)}, "one length"),
     ({"max_time": ["00:00:01:00", "00:00:02:00"]}, "one length"),
@@ -191,7 +197,7 @@ def test_more_bad_input():
 @pytest.mark.parametrize(
     "entry",
     [None, {}, {"kind": "x"}, {"kind": "float", "low": 1.0, "high": 0.0}, {"kind": "float", "low": "a", "high": 1.0},
-     {"kind": "float", "low": 0.0, "high": 1.0, "log": True}, {"kind": "choice", "choices": [1]}, {"kind": "int", "low": 0.5, "high": 2}],
+     {"kind": "float", "low": 0.0, "high": 1.0, "log": True}, {"kind": "choice", "choices": []}, {"kind": "int", "low": 0.5, "high": 2}],
 )  # fmt: skip
 def test_a_record_that_is_no_space_is_refused(entry):
     with pytest.raises(ValueError, match="the space"):
@@ -201,3 +207,18 @@ def test_a_record_that_is_no_space_is_refused(entry):
 def test_an_empty_record_is_no_space():
     with pytest.raises(ValueError, match="empty"):
         Space.from_record({})
+
+
+def test_the_arguments_of_one_optimizer_are_chosen():
+    space = parsed({"optimizer": {"sgd": {"lr": (1e-3, 1.0), "momentum": (0.8, 0.99)}}})
+    assert space.values([0.5, 0.0, 1.0]) == {"optimizer": {"sgd": {"momentum": 0.99}}, "lr": 1e-3}
+    assert Space.from_record(space.to_record()) == space
+
+
+def test_one_value_of_a_choice():
+    space = parsed(
+        {"optimizer": {"adamw": {"lr": ...}, "sgd": {"momentum": (0.8, 0.99)}}, "width": [64, 128]}
+    )
+    assert space.only("optimizer", "sgd").names == ("optimizer", "optimizer.sgd.momentum", "width")
+    assert space.only("optimizer", "sgd").dimension("optimizer").choices == ("sgd",)
+    assert space.only("width", 64).values([0.9] * 4)["width"] == 64

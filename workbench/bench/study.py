@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -28,6 +29,7 @@ from workbench.runs.run import Run
 from workbench.runs.study.find import find_study, study_folders
 from workbench.runs.study.record import (
     HEAD,
+    MOST_SEEDS,
     Change,
     ChangeKind,
     PieceRecord,
@@ -38,14 +40,27 @@ from workbench.runs.study.record import (
 from workbench.runs.study.write import change, new_study
 from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, SettingsError, recorded_settings
-from workbench.settings.space import OPTIMIZER, Space
+from workbench.settings.space import OPTIMIZER, Choice, Space
+from workbench.tuners.study.compare import compared, verdict
 from workbench.tuners.study.next import AdviceList, advice
 from workbench.tuners.study.plan import Ended
-from workbench.tuners.study.verdict import Verdict, judge
+from workbench.tuners.study.verdict import Verdict
 from workbench.units import duration, number
 from workbench.values import plain, shown
 
-_ASKED = ("code", "space", "base", "monitor", "mode", "length", "limits", "seeds")
+_ASKED = (
+    "code",
+    "data",
+    "space",
+    "base",
+    "monitor",
+    "mode",
+    "length",
+    "limits",
+    "seeds",
+    "compare",
+    "method",
+)
 """What is equal in two studies that ask the same."""
 _LOOK = 0.5
 """Seconds between two looks at the record while a cell waits."""
@@ -137,8 +152,10 @@ class Study(StudyView):
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the best trial's settings are better than the bench's, by fresh seeds of both."""
-        return judge(self.record)
+        """Whether the best trial's settings are better than the bench's, by fresh seeds of both. Of
+        a study with `compare=`: whether they are better than the best of each other value.
+        """
+        return verdict(self.record)
 
     @property
     def next(self) -> AdviceList:
@@ -163,6 +180,27 @@ class Study(StudyView):
         """
         record = self.record
         return {} if record.best is None else _settings(record, record.best)
+
+    @property
+    def compared(self) -> list[dict[str, Any]]:
+        """A row for each value of the setting that `compare=` names, the best one first: its best
+        trial, the settings and the metric of that, and the fits that tuned it. Empty without
+        `compare=`.
+        """
+        record = self.record
+        rows = []
+        for entry in compared(record) if record.head.compare else ():
+            best = entry.best
+            rows.append(
+                {
+                    record.head.compare: entry.value,
+                    "trial": None if best is None else best.number,
+                    record.head.monitor: None if best is None else record.whole(best),
+                    "settings": {} if best is None else _settings(record, best),
+                    "fits": entry.fits,
+                }
+            )
+        return rows
 
     @property
     def runs(self) -> RunList:
@@ -213,6 +251,7 @@ class Study(StudyView):
             "mode": record.head.mode,
             "budget": dict(record.budget),
             "spent": record.spent,
+            "by_hand": record.by_hand,
             "trials": len(record.trials),
             "best": None if best is None else best.number,
             "value": None if best is None else record.whole(best),
@@ -226,7 +265,8 @@ class Study(StudyView):
         record = self.record
         ((unit, amount),) = record.budget.items()
         if unit == "fits":
-            spent = f"{record.spent:.1f} of {amount:g} fits"
+            spent = f"{record.spent - record.by_hand:.1f} of {amount:g} fits"
+            spent += f" and {record.by_hand:.1f} asked for" if record.by_hand else ""
         else:
             spent = f"{record.spent:.1f} fits, {duration(amount)} in all"
         arrow = "lower" if record.head.mode == "min" else "higher"
@@ -302,6 +342,21 @@ class Study(StudyView):
             return ""
         return f"Start one: study.work(), or workbench study work {self.id}"
 
+    def _why_idle(self) -> str:
+        """Why nothing trains what was just asked for, and what to do; "": something does."""
+        if hint := self.hint:
+            return f"no worker works on {self.id}. {hint}"
+        record = self.record
+        action = plan_now(record)
+        if not isinstance(action, Ended):
+            return ""
+        if self.failure:
+            remedy = "mend it, and make a new study"
+        else:
+            more = "1" if "fits" in record.budget else "'30min'"
+            remedy = f"study.more({more}) lets it go on, or workbench study more {self.id}"
+        return f"{self.id} trains nothing now, {action.why}: {remedy}."
+
     def _last_words(self) -> str:
         texts = [words for name in self._processes if (words := local.last_words(self.path, name))]
         return f" The last one has printed:\n{texts[-1]}\n" if texts else ""
@@ -323,7 +378,9 @@ class Study(StudyView):
         self._change("space", {"space": self._with_ranges(ranges).to_record()})
 
     def add(self, **values: Any) -> None:
-        """Add a trial with these values: `study.add(lr=3e-3)`. It is the next one."""
+        """Add a trial with these values: `study.add(lr=3e-3)`. It is the next one, and is trained
+        beyond the budget.
+        """
         self._change("add", {"values": self._checked(values)})
 
     def stop(self, trial: int | None = None) -> None:
@@ -347,12 +404,14 @@ class Study(StudyView):
         self._change("more", added)
 
     def seeds(self, trial: int, n: int) -> None:
-        """Train a trial with so many seeds besides its own, and the baseline with the same ones."""
-        count = checked_count(n, "n", "study.seeds")
+        """Train a trial with so many seeds besides its own, and the baseline with the same ones,
+        beyond the budget.
+        """
+        count = checked_count(n, "n", "study.seeds", most=MOST_SEEDS)
         self._change("seeds", {"trial": self._trial(trial, "seeds"), "n": count})
 
     def repeat(self, trial: int) -> None:
-        """Train a trial once more, as a new trial: the same values and seed."""
+        """Train a trial once more, as a new trial: the same values and seed, beyond the budget."""
         self._change("repeat", {"trial": self._trial(trial, "repeat")})
 
     def pause(self) -> None:
@@ -381,8 +440,12 @@ class Study(StudyView):
         started the others.
         """
         change(self.path, Change(kind, values, len(self.record.trials)))
-        if works and self._has_begun and self.status == "no worker":
+        if not works:
+            return
+        if self._has_begun and self.status == "no worker":
             self.work()
+        elif why := self._why_idle():
+            warnings.warn(why, stacklevel=3)
 
     def _trial(self, trial: int, method: str) -> int:
         numbers = [known.number for known in self.record.trials]
@@ -396,8 +459,14 @@ class Study(StudyView):
         record = self.record
         base, build = self._base()
         present = Space.from_record(record.space, record.priors)
-        other = Space.parse(dict(ranges), base, build)
-        return present.with_ranges(other)
+        changed = present.with_ranges(Space.parse(dict(ranges), base, build))
+        compare = record.head.compare
+        if compare and not isinstance(changed.dimension(compare), Choice):
+            raise SettingsError(
+                f"study.space({compare}={shown(ranges[compare])}): the study compares its values:"
+                f" give a list, {compare}=[…]."
+            )
+        return changed
 
     def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values of a trial by hand; SettingsError for one that a space could not have."""
@@ -458,22 +527,27 @@ def _text(value: object) -> str:
 
 
 def of_name(root: Path, head: StudyHead) -> tuple[Path | None, str]:
-    """The newest study of this name where it asks the same, and else what differs; (None, ""):
-    there is none.
+    """The newest study of this name that asks the same; where there is none, what differs in the
+    newest one of this name; (None, ""): no study has it.
     """
+    differs = ""
+    asked = json.loads(json.dumps(asdict(head)))
     for folder in reversed(study_folders(root)):
         try:
             known = StudyRecord.read(folder).head
         except (OSError, ValueError):
             continue
-        if known.name == head.name:
-            asked = json.loads(json.dumps(asdict(head)))
-            recorded = json.loads(json.dumps(asdict(known)))
-            differing = [name for name in _ASKED if asked[name] != recorded[name]]
-            if differing:
-                return None, f"{folder.name} has another {', '.join(differing)}"
+        if known.name != head.name:
+            continue
+        recorded = json.loads(json.dumps(asdict(known)))
+        differing = [name for name in _ASKED if asked[name] != recorded[name]]
+        if not differing:
             return folder, ""
-    return None, ""
+        if not differs:
+            differs = f"{folder.name} has another {', '.join(differing)}".replace(
+                "another data", "other data"
+            )
+    return None, differs
 
 
 def begin(
@@ -483,15 +557,17 @@ def begin(
     values: Mapping[str, Any],
     settings: Mapping[str, Any],
     workers: int,
+    method: Any = None,
 ) -> Study:
     """Make the folder of a study, keep what its trials start from, and start its workers.
 
-    site: where the bench was made. values, settings: that all trials have.
+    site: where the bench was made. values, settings: that all trials have. method: a sampler of
+    Optuna that proposes trials.
     """
     devices = local.devices_of(bench.settings.replace(**settings), workers)
     path = new_study(bench.root, head)
     try:
-        keep(bench, site, path, values, settings)
+        keep(bench, site, path, values, settings, method)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
@@ -505,7 +581,7 @@ def go_on(study: Study, budget: Mapping[str, float]) -> Study:
     ((unit, amount),) = budget.items()
     before = study.record.budget.get(unit, math.inf)
     if amount > before:
-        study.more(amount - before if unit == "fits" else timedelta(seconds=amount - before))
+        study._change("more", {unit: amount - before}, works=False)
     if study.status == "no worker":
         study.work()
     return study

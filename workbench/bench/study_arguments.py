@@ -11,6 +11,7 @@ from typing import Any
 
 from workbench.metric_mode import Mode, known_mode
 from workbench.settings import Settings, SettingsError
+from workbench.settings.space import Choice, Space
 from workbench.techniques import limits
 from workbench.values import is_plain, shown
 
@@ -58,10 +59,12 @@ def _seconds(budget: object) -> float | None:
     return 3600 * hours + 60 * minutes + seconds
 
 
-def checked_count(value: object, name: str, method: str) -> int:
-    """A count of 1 or more. SettingsError: it is none."""
+def checked_count(value: object, name: str, method: str, most: int | None = None) -> int:
+    """A count of 1 or more. SettingsError: it is none, or more than `most`."""
     if type(value) is not int or value < 1:
         raise SettingsError(f"{method}: {name}={shown(value)}: give a number of 1 or more.")
+    if most is not None and value > most:
+        raise SettingsError(f"{method}: {name}={value}: give at most {most}.")
     return value
 
 
@@ -96,6 +99,29 @@ def checked_name(name: object) -> str:
         raise SettingsError(
             f"study: name={shown(name)}: give letters, digits, '-' and '_', at most"
             f" {_LONGEST_NAME}, beginning with a letter."
+        )
+    return name
+
+
+def checked_compare(name: object, space: Space, fits: float | None) -> str:
+    """The name of the setting whose values are compared; "": none is. SettingsError: the space has
+    no such choice, or the budget is too small for its values.
+    """
+    if name is None:
+        return ""
+    choices = {d.name: d.choices for d in space.dimensions if isinstance(d, Choice)}
+    several = [known for known, values in choices.items() if len(values) > 1 and "." not in known]
+    if not isinstance(name, str) or name not in several:
+        known = f"one of {', '.join(map(repr, several))}" if several else "a list of values there"
+        raise SettingsError(
+            f"study: compare={shown(name)}: values are compared of a setting for which the space"
+            f" has several to choose from: give {known}."
+        )
+    least = 2 * len(choices[name])
+    if fits is not None and fits < least:
+        raise SettingsError(
+            f"study: budget={fits:g}: compare={name!r} tunes {len(choices[name])} values, each with"
+            f" 2 fits at least: give budget={least}."
         )
     return name
 

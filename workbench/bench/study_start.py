@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from workbench.bench.base import BenchBase
 from workbench.bench.recipe import OBJECTS, Prepared, Recipe
 from workbench.bench.searches import Searches
+from workbench.engine.data.checksums import of_data
 from workbench.engine.setup import open_session
 from workbench.export.source.capture import CallSite
 from workbench.launch import select_launcher
@@ -78,6 +79,8 @@ class TrialStart(ProcessState):
     site: CallSite
     device: str
     """On which the first bench trains, for people."""
+    method: Any = None
+    """The sampler of Optuna that proposes trials; None: the workbench proposes them."""
 
 
 def keep(
@@ -86,11 +89,12 @@ def keep(
     study: Path,
     values: Mapping[str, Any],
     settings: Mapping[str, Any],
+    method: Any = None,
 ) -> None:
     """Keep what the trials of this bench start from in the folder of a study.
 
     site: where the bench was made. values, settings: of the function's parameters, and settings,
-    that all trials have.
+    that all trials have. method: a sampler of Optuna that proposes trials.
 
     Raises TaskError where its weights cannot be kept, PackageError for an object that cannot be
     packed.
@@ -119,10 +123,13 @@ def keep(
         sets=sets,
         site=site,
         device=bench.summary.device,
+        method=method,
     )
     names = ("model", *OBJECTS)
     objects = {"model": recipe.model, **recipe.objects}
     parts = {name: objects[name] for name in names if objects.get(name) is not None}
+    if method is not None:
+        parts["method"] = method
     with _at_start(bench):
         keep_for_trials(study, start, parts)
 
@@ -139,6 +146,17 @@ def length_of(bench: BenchBase, settings: Settings) -> Length:
     if isinstance(checked, float) and checked < 1:
         epoch = math.ceil(epoch * checked)
     return Length(math.ceil(updates / ranks), math.ceil(epoch / ranks))
+
+
+def data_of(bench: BenchBase) -> str:
+    """A checksum of what is in the data of train and val."""
+    specs = [spec for spec in (bench._task.train, bench._task.val) if spec is not None]
+    with _at_start(bench):
+        return " ".join(
+            of_data(data.parts.dataset, samples=bench._recipe.samples)
+            for spec in specs
+            for data in spec.sets
+        )
 
 
 @dataclass(frozen=True)

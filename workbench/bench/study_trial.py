@@ -28,14 +28,23 @@ from workbench.runs.folder.files import Folder, make_folder, read_json
 from workbench.runs.printable import printable
 from workbench.runs.read import RUNS, STUDY
 from workbench.runs.run import Run
-from workbench.runs.study.record import Change, EndStatus, PieceEnd, StudyRecord
+from workbench.runs.study.record import (
+    Change,
+    EndStatus,
+    PieceEnd,
+    StudyRecord,
+    TrialProposal,
+    TrialRecord,
+)
 from workbench.runs.study.write import change
 from workbench.settings import SettingsError
 from workbench.settings.space import OPTIMIZER, TIMES_FOUND, Space
 from workbench.task.errors import TaskError
 from workbench.tracebacks import user_line
 from workbench.tuners.batch_size.batch_size_finder import SHARE, BatchSizeRequest
+from workbench.tuners.study.brackets import trains_whole
 from workbench.tuners.study.halt import halt_at
+from workbench.tuners.study.sampler import ask
 
 T = TypeVar("T")
 _RATES = "rates"
@@ -78,6 +87,16 @@ class TrialTrainer:
         if not searches.stopped and not any(known.kind == "priors" for known in now.changes):
             priors = {"priors": searches.priors, "spent": searches.cost}
             change(self._study, Change("priors", priors, len(now.trials)))
+
+    def propose(self, record: StudyRecord, planned: TrialProposal) -> TrialProposal:
+        """The trial to make in place of a planned one: what the study's own sampler proposes. What
+        somebody asked for, and the bench's own settings, stay as they are.
+        """
+        if not record.head.method or trains_whole(TrialRecord(0, {}, planned.origin)):
+            return planned
+        start = open_start(self._study, trust=self._trust)
+        with start.restored():
+            return ask(record, start.method, planned)
 
     def __call__(self, record: StudyRecord, piece: Piece, attend: Attend) -> PieceEnd:
         """Train a piece, and return how it ended; `attend` waits for its job."""
@@ -385,7 +404,7 @@ def work(
     with contextlib.suppress(OSError):  # it is on another machine, or gone
         os.chdir(StartFile.of_study(study, trust=trust).folder or ".")
     trainer = TrialTrainer(study, trust=trust)
-    worker = Worker(study, trainer, trainer.prepare, tell, name)
+    worker = Worker(study, trainer, trainer.prepare, tell, name, trainer.propose)
     why = worker.run(trainer.device)
     if worker.worn:
         tell("the memory of the device did not come back: a new process takes its place")

@@ -8,7 +8,7 @@ import html
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,9 @@ from workbench.runs.study.record import PieceEnd, StudyRecord, TrialRecord
 from workbench.runs.tables.render import html_table, text_table
 from workbench.settings import SettingsError
 from workbench.tuners.study.charts import study_data
+from workbench.tuners.study.compare import verdict
 from workbench.tuners.study.next import advice
 from workbench.tuners.study.to_optuna import to_optuna
-from workbench.tuners.study.verdict import judge
 from workbench.units import number
 from workbench.values import shown, value_text
 
@@ -54,6 +54,8 @@ class StudyView:
 
     path: Path
     _trust: bool
+    _notes: Sequence[str] = ()
+    """What is known of its scripts before it has one."""
 
     @property
     @abstractmethod
@@ -189,7 +191,7 @@ class StudyView:
     def _words(self) -> list[tuple[str, str]]:
         """The verdict, and what to do next: sentences, each with a line of code or ""."""
         record = self.record
-        sentences = [(judge(record).text, "")] if record.best is not None else []
+        sentences = [(verdict(record).text, "")] if record.best is not None else []
         causes = {
             piece.end.cause: f"trial {trial.number} {piece.end.status}: {piece.end.cause}"
             for trial in record.trials
@@ -197,7 +199,8 @@ class StudyView:
             if piece.end is not None and piece.end.cause
         }
         sentences += [(printable(text)[:_CAUSE], "") for text in [*causes.values()][:_CAUSES]]
-        return [*sentences, *((item.text, item.code) for item in advice(record))]
+        sentences += [(item.text, item.code) for item in advice(record)]
+        return [*sentences, *((note, "") for note in self._notes)]
 
     def _left_out(self) -> str:
         more = len(self.record.trials) - _ROWS

@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Never, Self, Unpack, overload
+from typing import Any, Literal, Never, Self, Unpack, cast, overload
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ from workbench.bench.recipe import Prepared, Recipe
 from workbench.bench.study import Study, begin, go_on, of_name
 from workbench.bench.study_arguments import (
     budget_of,
+    checked_compare,
     checked_count,
     checked_limits,
     checked_name,
@@ -46,7 +47,7 @@ from workbench.bench.study_arguments import (
     recorded_length,
     rungs_of,
 )
-from workbench.bench.study_start import TrialBench, length_of
+from workbench.bench.study_start import TrialBench, data_of, length_of
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
@@ -79,22 +80,26 @@ from workbench.runs.evidence import evidence as found_by
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.folder.delete import delete
 from workbench.runs.run import Run
-from workbench.runs.study.record import StudyHead
+from workbench.runs.study.record import MOST_SEEDS, StudyHead
 from workbench.runs.tables.compare import MOST, Comparison, check_count, check_no_list, compare
 from workbench.runs.tables.run_list import RunList
-from workbench.settings import Settings, lists_keywords
+from workbench.settings import Settings, SettingsError, lists_keywords
 from workbench.settings.kwargs import OtherKwargs, SettingsKwargs
 from workbench.settings.optimizers import is_named
-from workbench.settings.space import Space
+from workbench.settings.space import OPTIMIZER, Choice, Space
 from workbench.settings.spellings import attribute_hint
 from workbench.task import ranks
 from workbench.task.build import Build
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.task.state.of_task import copy_state
-from workbench.task.supervised import MakeOptimizer
+from workbench.task.supervised import MakeOptimizer, Supervised
 from workbench.trackers.listener import tracker_listeners
+from workbench.tuners.study.sampler import refuse_unfit as refuse_unfit_sampler
 from workbench.values import shown, with_values
+
+_OF_OPTIMIZER = (OPTIMIZER, "weight_decay")
+"""The settings without which no optimizer can be made."""
 
 
 class Workbench(TrialBench):
@@ -455,6 +460,8 @@ class Workbench(TrialBench):
         seeds: int | None = None,
         limits: Mapping[str, float] | None = None,
         name: str | None = None,
+        compare: str | None = None,
+        method: Any = None,
         **settings: Unpack[SettingsKwargs],
     ) -> Study:
         """Find the best settings by many fits, which worker processes train; returns at once.
@@ -478,8 +485,14 @@ class Workbench(TrialBench):
         seeds: with how many other seeds the best trial and the first one are trained for the
         verdict; None: what the budget allows.
         limits: {"parameters": 200_000} leaves out larger models.
-        name: part of its id. A study of this name with the same code, space, settings and number of
-        samples is continued, with the data that it has kept: other data needs another name.
+        name: part of its id. A study of this name with the same code, data, space and settings is
+        continued; with others it is a new study, and a warning says what differs. Of the data the
+        tensors and arrays in memory are compared (64 MB of each), and eight samples of each set.
+        compare: the name of a setting in the space, of which each value is tuned with an equal
+        share of the budget: "optimizer". `study.compared` has the best of each, and the verdict
+        compares these.
+        method: a sampler of Optuna that proposes trials, `optuna.samplers.GPSampler()`, which must
+        be installed. It sees the earlier trials, and all trials are whole fits.
         settings: of all trials: `max_epochs=5`. Parameters of the function too. `monitor` is the
         metric whose last value judges a trial; None: "val_loss".
 
@@ -504,10 +517,25 @@ class Workbench(TrialBench):
         built = {**parameters, **self._recipe.values, **values}
         budgeted = budget_of(budget, "study")
         fixed = {**values, **overrides}
-        searched = Space.parse(space, chosen, built, fits=budgeted.get("fits"), fixed=fixed)
-        if "fits" in budgeted and (doubt := searched.too_many(budgeted["fits"])):
+        present = chosen
+        usual = isinstance(self._task, Supervised) and self._task.optimizer_factory.make
+        if chosen.optimizer is None and usual is torch.optim.AdamW:
+            present = chosen.replace(optimizer="adamw")  # the same one, by its name
+        searched = Space.parse(space, present, built, fits=budgeted.get("fits"), fixed=fixed)
+        self._refuse_optimizers(searched, chosen)
+        fits = budgeted.get("fits")
+        comparing = checked_compare(compare, searched, fits)
+        if method is not None:
+            if comparing:
+                raise SettingsError(
+                    f"study: compare={compare!r} and method={shown(method)}: the workbench proposes"
+                    " the trials of values that are compared: leave one out."
+                )
+            refuse_unfit_sampler(method, searched, lower_is_better=mode == "min")
+        if fits is not None and (doubt := searched.too_many(fits)):
             warnings.warn(doubt, stacklevel=2)
         limits_by_name, count = checked_limits(limits), checked_count(workers, "workers", "study")
+        pairs = None if seeds is None else checked_count(seeds, "seeds", "study", most=MOST_SEEDS)
         epochs_or_updates = recorded_length(chosen)
         length = length_of(self, chosen)
         head = StudyHead(
@@ -517,27 +545,42 @@ class Workbench(TrialBench):
             budget=budgeted,
             space=searched.to_record(),
             length=epochs_or_updates,
-            rungs=rungs_of(length.updates, length.check, budgeted),
+            rungs=rungs_of(length.updates, length.check, budgeted) if method is None else (1.0,),
             base=recorded_base(chosen, built),
-            seeds=None if seeds is None else checked_count(seeds, "seeds", "study"),
+            seeds=pairs,
+            compare=comparing,
+            method="" if method is None else type(method).__name__,
             limits=limits_by_name,
             seed=chosen.seed,
             fresh_weights=self._recipe.build is not None,
             code=hash_of(self._code()),
+            data=data_of(self)[:1000] if name else "",
             versions={library: str(version) for library, version in versions().items()},
             created=time.time(),
         )
         same, differs = of_name(self.root, head) if name else (None, "")
         if same is not None:
             return go_on(Study(same, count, devices_of(chosen, count)), budgeted)
-        study = begin(self, self._site, head, values, overrides, count)
+        study = begin(self, self._site, head, values, overrides, count, method)
+        study._notes = tuple(message.text for message in self._export_notes())
         if differs:
             warnings.warn(f"{differs}: this is a new study, {study.id}.", stacklevel=2)
-        named = {"space": space, "budget": budget, "seeds": seeds, "name": name}
+        named = {"space": space, "budget": budget, "seeds": seeds, "name": name, "compare": compare}
         called = {key: value for key, value in named.items() if value is not None}
         called |= {"workers": workers} if workers != 1 else {}
         self._listeners.notify(Called(line("study", {**called, **values, **overrides})))
         return study
+
+    def _refuse_optimizers(self, space: Space, chosen: Settings) -> None:
+        """Raise SettingsError for an optimizer of a space that cannot be made."""
+        if OPTIMIZER not in space.names:
+            return
+        for branch in cast("Choice", space.dimension(OPTIMIZER)).choices:
+            only = space.only(OPTIMIZER, branch)
+            for unit in (0.0, 0.5, 1.0):
+                values = only.values([unit] * len(only.dimensions))
+                beside = {name: values[name] for name in _OF_OPTIMIZER if name in values}
+                self._task.refuse_optimizer(chosen.replace(**beside))
 
     # -- recorded runs
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,6 +41,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 study_argument = click.argument("study", shell_complete=_complete)
+values_argument = click.argument("values", metavar="NAME=VALUE...", nargs=-1, required=True)
 trust_option = click.option(
     "--trust",
     is_flag=True,
@@ -140,17 +143,53 @@ def stop(study: str, trial: int | None, root: Path) -> None:
     click.echo(printable(f"{subject} is asked to stop."))
 
 
+@study.command(short_help="Begin no more trials until it is resumed.")
+@study_argument
+@root_option
+def pause(study: str, root: Path) -> None:
+    """Begin no more trials of a study until `workbench study resume`. Those that train go on to
+    their end.
+    """
+    opened = _opened(root, study)
+    opened.pause()
+    click.echo(printable(f"{opened.id} is paused: workbench study resume {opened.id} goes on."))
+
+
+@study.command(short_help="Go on after a pause.")
+@study_argument
+@root_option
+def resume(study: str, root: Path) -> None:
+    """Go on after a pause."""
+    opened = _opened(root, study)
+    _change(opened.resume, lambda: f"{opened.id} goes on.")
+
+
 @study.command(short_help="Add a trial of your own.")
 @study_argument
-@click.argument("values", metavar="NAME=VALUE...", nargs=-1, required=True)
+@values_argument
 @root_option
 def add(study: str, values: Sequence[str], root: Path) -> None:
-    """Add a trial with these values, written as in YAML: lr=3e-3."""
-    from workbench.bench.config import overrides_from
-
+    """Add a trial with these values, written as in YAML: lr=3e-3. It is trained beyond the
+    budget.
+    """
     opened = _opened(root, study)
-    opened.add(**overrides_from(values))
-    click.echo(printable(f"a trial is added to {opened.id}. {opened.hint}"))
+    _change(lambda: opened.add(**_read(values)), lambda: f"a trial is added to {opened.id}.")
+
+
+@study.command(short_help="Change what a study searches.")
+@study_argument
+@values_argument
+@root_option
+def space(study: str, values: Sequence[str], root: Path) -> None:
+    """Change ranges, or add what is searched: 'lr=(1e-3, 0.3)' is a range, 'width=[32, 64]' has
+    values to choose from, lr=... is a range around what a search has found. Trials from now on come
+    from the new space.
+    """
+    opened = _opened(root, study)
+    quoted = [f"{text[:-3]}'...'" if text.endswith("=...") else text for text in values]
+    ranges = {name: _range(value) for name, value in _read(quoted).items()}
+    text = f"trials of {opened.id} come from the new space."
+    _change(lambda: opened.space(**ranges), lambda: text)
 
 
 @study.command(short_help="Give a study a larger budget.")
@@ -160,8 +199,71 @@ def add(study: str, values: Sequence[str], root: Path) -> None:
 def more(study: str, budget: str, root: Path) -> None:
     """Add to a study's budget: so many fits (4), or so much time (2h)."""
     opened = _opened(root, study)
-    opened.more(float(budget) if budget.replace(".", "", 1).isdecimal() else budget)
-    click.echo(printable(f"{opened.id} has {opened.budget}. {opened.hint}"))
+    _change(lambda: opened.more(_budget(budget)), lambda: f"{opened.id} has {opened.budget}.")
+
+
+@study.command(short_help="Train a trial with other seeds.")
+@study_argument
+@click.argument("trial", type=int)
+@click.argument("n", type=int)
+@root_option
+def seeds(study: str, trial: int, n: int, root: Path) -> None:
+    """Train trial TRIAL with N seeds besides its own, and the baseline with the same ones, beyond
+    the budget.
+    """
+    opened = _opened(root, study)
+    count = "another seed" if n == 1 else f"{n} other seeds"
+    text = f"trial {trial} of {opened.id} and the baseline are trained with {count}."
+    _change(lambda: opened.seeds(trial, n), lambda: text)
+
+
+@study.command(short_help="Train a trial once more.")
+@study_argument
+@click.argument("trial", type=int)
+@root_option
+def repeat(study: str, trial: int, root: Path) -> None:
+    """Train trial TRIAL once more, as a new trial with the same values and seed, beyond the
+    budget.
+    """
+    opened = _opened(root, study)
+    text = f"trial {trial} of {opened.id} is trained once more."
+    _change(lambda: opened.repeat(trial), lambda: text)
+
+
+def _change(make: Callable[[], None], text: Callable[[], str]) -> None:
+    """Make a change, and print what was done, and what is still needed for it to be trained."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make()
+    click.echo(printable(text()))
+    for warning in caught:
+        click.echo(printable(str(warning.message)))
+
+
+def _read(values: Sequence[str]) -> dict[str, Any]:
+    """The values of NAME=VALUE as YAML has them."""
+    from workbench.bench.config import overrides_from
+
+    return overrides_from(values)
+
+
+def _range(value: Any) -> Any:
+    """A range of the space as Python writes it: (1e-3, 0.3), which YAML reads as a text."""
+    if value == "...":
+        return ...
+    match = re.fullmatch(r"\(([^,()]+),([^,()]+)\)", value) if isinstance(value, str) else None
+    if match is None:
+        return value
+    low, high = (_read([f"end={text}"])["end"] for text in match.groups())
+    return low, high
+
+
+def _budget(text: str) -> float | str:
+    """A number of fits, or the text of a time."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 @study.command(short_help="Write a script that repeats the best trial.")

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from workbench.settings.settings import Settings, metadata_of
+from workbench.settings.spellings import OBJECTS, SPOKEN
 from workbench.units import RATES, rate
 from workbench.values import SettingsError, is_plain, plain, shown
 
@@ -66,6 +67,12 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 """What a study tries of a setting whose name alone is given."""
 _MOST = 200
 """The most dimensions of a record's space."""
+_OF_OPTIMIZERS = {
+    **dict.fromkeys(("momentum", "nesterov", "dampening"), "sgd"),
+    **dict.fromkeys(("betas", "eps", "amsgrad"), "adamw"),
+    "alpha": "rmsprop",
+}
+"""Arguments of optimizers, each with one that takes it."""
 _IMPORTANT = ("lr", "optimizer", "batch_size", "weight_decay", "lr_schedule", "warmup")
 """The settings that usually matter most, the first one most."""
 
@@ -360,6 +367,16 @@ class Space:
             f" budget={2 * len(names)}."
         )
 
+    def only(self, name: str, value: Any) -> Space:
+        """This space with one value of a choice, without the dimensions of its other values."""
+        dimensions: list[Dimension] = []
+        for dimension in self.dimensions:
+            if dimension.name == name and isinstance(dimension, Choice):
+                dimensions.append(replace(dimension, choices=(value,)))
+            elif dimension.path[0] != name or dimension.path[1] == value:
+                dimensions.append(dimension)
+        return Space(tuple(dimensions))
+
     def with_ranges(self, other: Space) -> Space:
         """This space with the dimensions of another one in place of those of the same name."""
         changed = {dimension.name: dimension for dimension in other.dimensions}
@@ -423,21 +440,40 @@ class _Parser:
         if name in self.build or name == OPTIMIZER:
             return
         if not is_setting:
-            known = [*self.build, *Settings.model_fields, OPTIMIZER]
-            near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
-            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             parameters = ", ".join(self.build) or "none, since the bench has a model itself"
             raise SettingsError(
                 f"space: {name!r} is neither a setting nor a parameter of the model's function"
-                f" (those are {parameters}).{hint}"
+                f" (those are {parameters}).{self._meant(name)}"
             )
-        why = _REFUSED.get(name) or _REFUSED_GROUPS.get(metadata_of(name).group, "")
-        if why and name not in _ALLOWED:
-            raise SettingsError(f"space: {name} cannot be chosen: {why.format(name=name)}.")
+        if why := _why_refused(name):
+            raise SettingsError(f"space: {name} cannot be chosen: {why}.")
+
+    def _meant(self, name: str) -> str:
+        """What a name was probably meant to be, after a space; "": nothing is near it."""
+        if taker := _OF_OPTIMIZERS.get(name, ""):
+            return (
+                f" Optimizers take it: {{'optimizer': {{{taker!r}: {{{name!r}: …}}}}}} chooses it"
+                f" for {taker}."
+            )
+        if name in (*OBJECTS, *OBJECTS.values()):
+            return (
+                " It is an object and no number: let the function that makes the model choose it by"
+                f' a parameter, and return it, {{"model": …, {name!r}: …}}.'
+            )
+        if name in SPOKEN and SPOKEN[name] not in self.build:
+            near = [SPOKEN[name]]
+        else:
+            known = [*self.build, *Settings.model_fields]
+            near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
+        refused = _why_refused(near[0]) if len(near) == 1 and near[0] not in self.build else ""
+        if refused:
+            return f" {near[0]} cannot be chosen: {refused}."
+        return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
     def _optimizers(self, entry: Any) -> Iterator[Dimension]:
         names = [*entry] if isinstance(entry, Mapping | list) else []
-        if len(names) < 2 or not all(isinstance(name, str) for name in names):
+        chooses = len(names) > 1 or (isinstance(entry, Mapping) and any(entry.values()))
+        if not chooses or not all(isinstance(name, str) for name in names):
             raise SettingsError(
                 f"space: optimizer={shown(entry)}: give at least two names,"
                 ' ["adamw", "sgd"], or a dict with what is chosen for each,'
@@ -448,7 +484,9 @@ class _Parser:
                 near = difflib.get_close_matches(name, self.optimizers or (), n=1, cutoff=0.5)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise SettingsError(f"space: optimizer={name!r} is no optimizer's name.{hint}")
-        yield Choice(OPTIMIZER, choices=_distinct(OPTIMIZER, names))
+        distinct = _distinct(OPTIMIZER, names) if len(names) > 1 else tuple(names)
+        present = self.settings.optimizer
+        yield Choice(OPTIMIZER, present, isinstance(present, str), choices=distinct)
         for branch, inner in entry.items() if isinstance(entry, Mapping) else ():
             if not isinstance(inner, Mapping):
                 raise SettingsError(
@@ -572,6 +610,14 @@ class _Parser:
         )
 
 
+def _why_refused(name: str) -> str:
+    """Why a setting cannot be in a space; "": it can."""
+    if name in _ALLOWED:
+        return ""
+    why = _REFUSED.get(name) or _REFUSED_GROUPS.get(metadata_of(name).group, "")
+    return why.format(name=name)
+
+
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
@@ -635,8 +681,8 @@ def _check_record(dimension: Dimension) -> None:
     if outer and (len(outer) != 2 or outer[0] != OPTIMIZER):
         raise ValueError("its name has other parts than optimizer.value.name")
     if isinstance(dimension, Choice):
-        if len(dimension.choices) < 2:
-            raise ValueError("fewer than two values")
+        if not dimension.choices:
+            raise ValueError("no values")
         return
     numbers = cast("Float | Int", dimension)
     kind = float if isinstance(dimension, Float) else int

@@ -215,7 +215,30 @@ _SIZES = {
     "margin": "headroom",
     "stage": "method",
 }
-_ARGUMENTS: Mapping[str, Mapping[str, str]] = {"find_lr": _FINDER, "find_batch_size": _SIZES}
+_STUDY = {
+    "n_trials": "budget",
+    "trials": "budget",
+    "num_trials": "budget",
+    "max_trials": "budget",
+    "num_samples": "budget",
+    "timeout": "budget",
+    "n_jobs": "workers",
+    "search_space": "space",
+    "param_space": "space",
+    "hp_space": "space",
+    "params": "space",
+    "sampler": "method",
+    "algorithm": "method",
+    "search_alg": "method",
+    "metric": "monitor",
+    "direction": "monitor_mode",
+    "study_name": "name",
+}
+_ARGUMENTS: Mapping[str, Mapping[str, str]] = {
+    "find_lr": _FINDER,
+    "find_batch_size": _SIZES,
+    "study": _STUDY,
+}
 """Other libraries' names for arguments of the bench's methods."""
 
 

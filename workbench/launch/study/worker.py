@@ -42,6 +42,7 @@ from workbench.runs.study.record import (
     PieceEnd,
     PieceRecord,
     StudyRecord,
+    TrialProposal,
     TrialRecord,
 )
 from workbench.runs.study.tidy import remove_weights
@@ -108,11 +109,14 @@ class Worker:
         prepare: Callable[[StudyRecord, Attend], None],
         tell: Callable[[str], object],
         name: str = "",
+        propose: Callable[[StudyRecord, TrialProposal], TrialProposal] = lambda _, planned: planned,
     ) -> None:
         """prepare: runs the searches that come before the first trial, where they did not run yet.
         tell: called with a line for each thing that it does. name: "": one that no other has.
+        propose: what is tried in place of a planned trial.
         """
         self._study, self._train, self._prepare, self._tell = study, train, prepare, tell
+        self._propose = propose
         self._name = name or new_name()
         self._observer = Observer()
         self._signal = ""
@@ -173,7 +177,7 @@ class Worker:
             case _ if not self._is_prepared(record):
                 pass
             case NewTrial(proposal):
-                if add_trial(self._study, proposal) is None:
+                if add_trial(self._study, self._propose(record, proposal)) is None:
                     self._give_way()
             case Train():
                 self._begin(record, action)

@@ -43,7 +43,7 @@ LONGEST = 10_000
 """The most letters of a cause that are read."""
 _NAMES = 50_000
 """The most names of a folder that are listed."""
-_SEEDS, _RUNGS = 100, 9
+MOST_SEEDS, _RUNGS = 100, 9
 """The most fresh seeds, and rungs, of a study."""
 _NUMBER = re.compile(r"[0-9]{4,5}")
 _PIECE = re.compile(
@@ -80,6 +80,12 @@ class StudyHead:
     """
     spent: float = 0.0
     """What the searches before the first trial cost, in whole fits."""
+    compare: str = ""
+    """The setting whose values are tuned equally and compared; "": none is."""
+    method: str = ""
+    """The name of the sampler of Optuna that proposes trials, kept in the study's start; "": the
+    workbench proposes them.
+    """
     seeds: int | None = None
     """How many fresh seeds judge the best trial; None: what the budget allows."""
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -92,6 +98,8 @@ class StudyHead:
     """A hash of the code, and of the size of the data; a study is only continued where it is the
     same.
     """
+    data: str = ""
+    """Checksums of what is in the data, where the study has a name: equal data continue it."""
     versions: Mapping[str, str] = field(default_factory=dict)
     created: float = 0.0
     """When, in seconds since 1970."""
@@ -159,7 +167,7 @@ class TrialRecord:
     values: Mapping[str, Any]
     """Arguments of `bench.fit`."""
     origin: str
-    """"baseline", "found", "prior", "even", "near 4", "by hand" or "repeat 4"."""
+    """"baseline", "found", "whole", "prior", "even", "near 4", "by hand" or "repeat 4"."""
     why: str = ""
     pieces: tuple[PieceRecord, ...] = ()
 
@@ -260,6 +268,31 @@ class StudyRecord:
         searches = float(self._searches.get("spent", 0.0))
         ends = (p.end for trial in self.trials for p in trial.pieces)
         return self.head.spent + searches + sum(end.cost for end in ends if end is not None)
+
+    @property
+    def by_hand(self) -> float:
+        """The cost of what a user asked for, in whole fits; it is beyond the budget."""
+        return sum(
+            piece.end.cost
+            for trial in self.trials
+            for piece in trial.pieces
+            if piece.end is not None and self.is_by_hand(trial, piece)
+        )
+
+    def is_by_hand(self, trial: TrialRecord, piece: PieceRecord) -> bool:
+        """Whether a user asked for this piece: it is of a trial that was added or repeated, or has
+        a seed that was asked for before somebody began it.
+        """
+        if trial.origin == "by hand" or trial.origin.startswith("repeat "):
+            return True
+        began = piece.claim.get("started")
+        return piece.seed > 0 and any(
+            change.kind == "seeds"
+            and piece.seed <= change.values["n"]
+            and (change.values["trial"] == trial.number or trial is self.baseline)
+            and (type(began) is not float or began >= change.created)
+            for change in self.changes
+        )
 
     @property
     def budget(self) -> Mapping[str, float]:
@@ -363,7 +396,7 @@ class _Reader:
         self._bytes_left = _BYTES
         self._problems: list[str] = []
         self._unread = 0
-        self._rungs = 0
+        self._rungs, self._compare = 0, ""
         if before is not None and before.path != path:
             before = None
         trials = () if before is None else before.trials
@@ -375,7 +408,7 @@ class _Reader:
             head = self._head
             if head is None:
                 head = head_of(folder.read_json(HEAD, LARGEST_HEAD))
-            self._rungs = len(head.rungs)
+            self._rungs, self._compare = len(head.rungs), head.compare
             changes = [change for _, change in sorted(self._changes(folder))]
             return StudyRecord(
                 self._path,
@@ -567,7 +600,10 @@ class _Reader:
                 if data is None:
                     continue
                 try:
-                    yield number, change_of(data)
+                    change = change_of(data)
+                    if change.kind == "space":
+                        _check_compare(self._compare, change.values["space"])
+                    yield number, change
                 except ValueError as error:
                     self._left_out(f"{CHANGES}/{name}", error)
 
@@ -652,8 +688,10 @@ def head_of(data: Mapping[str, Any]) -> StudyHead:
     if len(rungs) > _RUNGS:
         raise ValueError(f"{HEAD}: it has {len(rungs)} rungs, and a study has at most {_RUNGS}")
     seeds = _whole(data, "seeds")
-    if seeds is not None and not 0 <= seeds <= _SEEDS:
-        raise ValueError(f"{HEAD}: seeds={shown(seeds)}: a study has at most {_SEEDS} fresh seeds")
+    if seeds is not None and not 0 <= seeds <= MOST_SEEDS:
+        raise ValueError(
+            f"{HEAD}: seeds={shown(seeds)}: a study has at most {MOST_SEEDS} fresh seeds"
+        )
     for key in ("length", "limits"):
         numbers = _of(data, key, dict, _MUST if key == "length" else {})
         if not all((_number(numbers, name) or 0) > 0 for name in numbers):
@@ -665,6 +703,7 @@ def head_of(data: Mapping[str, Any]) -> StudyHead:
     priors = _of(data, "priors", dict, {})
     _check_priors(priors)
     Space.from_record(_of(data, "space", dict), priors)
+    _check_compare(_of(data, "compare", str, ""), data["space"])
     return StudyHead(
         name=_of(data, "name", str)[:100],
         monitor=_of(data, "monitor", str)[:200],
@@ -676,11 +715,14 @@ def head_of(data: Mapping[str, Any]) -> StudyHead:
         base=_of(data, "base", dict, {}),
         priors=priors,
         spent=max(0.0, _number(data, "spent") or 0.0),
+        compare=data.get("compare") or "",
+        method=_of(data, "method", str, "")[:100],
         seeds=seeds,
         limits=_of(data, "limits", dict, {}),
         seed=max(0, _whole(data, "seed") or 0),
         fresh_weights=_of(data, "fresh_weights", bool, False),
         code=_of(data, "code", str, "")[:200],
+        data=_of(data, "data", str, "")[:1000],
         versions=_of(data, "versions", dict, {}),
         created=_number(data, "created") or 0.0,
     )
@@ -721,8 +763,8 @@ def change_of(data: Mapping[str, Any]) -> Change:
     values = _of(data, "values", dict, {})
     if kind in ("stop", "seeds", "repeat"):
         _of(values, "trial", int)
-    if kind == "seeds" and not 1 <= _of(values, "n", int) <= _SEEDS:
-        raise ValueError(f"n={shown(values['n'])}: a trial has 1 to {_SEEDS} fresh seeds")
+    if kind == "seeds" and not 1 <= _of(values, "n", int) <= MOST_SEEDS:
+        raise ValueError(f"n={shown(values['n'])}: a trial has 1 to {MOST_SEEDS} fresh seeds")
     if kind == "space":
         Space.from_record(_of(values, "space", dict))
     if kind == "priors":
@@ -738,6 +780,12 @@ def change_of(data: Mapping[str, Any]) -> Change:
         int(_number(data, "after") or 0),
         _number(data, "created") or 0.0,
     )
+
+
+def _check_compare(name: str, space: Mapping[str, Any]) -> None:
+    """ValueError: the setting whose values are compared is no choice of the space."""
+    if name and ("." in name or name not in space or space[name]["kind"] != "choice"):
+        raise ValueError(f"compare={shown(name)} is no choice of the space")
 
 
 def _check_amounts(values: Mapping[str, Any], *keys: str) -> None:

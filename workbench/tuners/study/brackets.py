@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from workbench.runs.study.record import StudyRecord, TrialRecord
 
+_WHOLE = ("baseline", "found", "whole", "by hand")
 _REDUCTION = 3
 """One of so many is promoted."""
 
@@ -24,7 +25,9 @@ def candidates(record: StudyRecord) -> list[TrialRecord]:
 
 def trains_whole(trial: TrialRecord) -> bool:
     """Whether a trial is trained to the end at once."""
-    return trial.origin in ("baseline", "found", "by hand") or trial.origin.startswith("repeat ")
+    return trial.origin in ("baseline", "found", "whole", "by hand") or trial.origin.startswith(
+        "repeat "
+    )
 
 
 def size(record: StudyRecord, rung: int) -> int:

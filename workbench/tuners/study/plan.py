@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.runs.study.record import PieceRecord, StudyRecord, TrialProposal, TrialRecord
@@ -29,6 +29,7 @@ from workbench.tuners.study.brackets import (
     size,
     trains_whole,
 )
+from workbench.tuners.study.compare import missing_seeds, views
 from workbench.tuners.study.propose import all_tried, propose, propose_found
 from workbench.tuners.study.verdict import (
     PAIRS,
@@ -156,6 +157,9 @@ def _actions(record: StudyRecord, fits_left: float) -> Iterator[Action]:
     yield from _asked_for(record)
     if _why_hopeless(record) is not None or enough(record) is not None:
         return
+    if record.head.compare:
+        yield from _of_values(record, fits_left)
+        return
     # a short fit may misjudge what the searches found
     answer = propose_found(record)
     if answer is not None and fits_left - 1 >= bracket_cost(record) - _SLACK:
@@ -185,6 +189,27 @@ def _actions(record: StudyRecord, fits_left: float) -> Iterator[Action]:
     if exhausted:
         yield from _leftovers(record, free)
         yield from _for_verdict(record, free, PAIRS if record.head.seeds is None else pairs)
+
+
+def _of_values(record: StudyRecord, fits_left: float) -> Iterator[Action]:
+    """What tunes the values of the setting that is compared, and then the fresh seeds of each."""
+    for view in views(record, fits_left):
+        left = _fits_left(view, 0.0)
+        if view.baseline is None:
+            answer = propose_found(view) if left >= 1 - _SLACK else None
+            if answer is not None:
+                yield NewTrial(answer, 0, view.last_rung)
+            continue
+        yield from _actions(view, left)
+        # a share that holds no bracket trains candidates whole
+        candidate = propose(view) if left - owed(view) >= 1 - _SLACK else None
+        if candidate is not None:
+            why = f"{candidate.origin}: {candidate.why}"
+            yield NewTrial(replace(candidate, origin="whole", why=why), 0, view.last_rung)
+    missing = missing_seeds(record, fits_left)
+    for trial, seed in missing:
+        if trial is not None and fits_left >= sum(s == seed for _, s in missing) - _SLACK:
+            yield _with_seed(record, trial, seed)
 
 
 def _missing_seeds(record: StudyRecord) -> float:
@@ -220,9 +245,7 @@ def _interrupted(record: StudyRecord) -> Iterator[Action]:
 
 
 def _asked_for(record: StudyRecord) -> Iterator[Action]:
-    """Trials and repetitions that a user has asked for, in their order; they may exceed the
-    budget.
-    """
+    """Trials and repetitions that a user has asked for, in their order, beyond the budget."""
     number = record.next_number
     added = sum(trial.origin == "by hand" for trial in record.trials)
     repeats = Counter(t.origin for t in record.trials if t.origin.startswith("repeat "))
@@ -307,12 +330,16 @@ def _cost_of(record: StudyRecord, trial: TrialRecord, rung: int, seed: int = 0) 
 
 
 def _fits_left(record: StudyRecord, elapsed: float) -> float:
-    """What is left of the budget in whole fits, without what is promised to pieces in training."""
+    """What is left of the budget in whole fits, without what is promised to pieces in training.
+    What a user asked for is beyond a budget in fits.
+    """
     pending = _pending(record)
-    promised = sum(_cost_of(record, trial, piece.rung, piece.seed) for trial, piece in pending)
     fits = record.budget.get("fits")
     if fits is not None:
-        return fits - record.spent - promised
+        planned = [(t, piece) for t, piece in pending if not record.is_by_hand(t, piece)]
+        promised = sum(_cost_of(record, t, piece.rung, piece.seed) for t, piece in planned)
+        return fits - (record.spent - record.by_hand) - promised
+    promised = sum(_cost_of(record, trial, piece.rung, piece.seed) for trial, piece in pending)
     ends = [p.end for t in record.trials for p in t.pieces if p.end is not None and p.end.cost > 0]
     seconds, cost = sum(end.seconds for end in ends), sum(end.cost for end in ends)
     if not seconds or not cost:

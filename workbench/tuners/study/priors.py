@@ -69,7 +69,9 @@ class Prior:
 
 
 def _center(dimension: Dimension, prior: Any) -> float | None:
-    """The number from 0 to 1 of what was found, or else of the bench's own value."""
+    """The number from 0 to 1 of what was found, or else of the bench's own value, or else the
+    middle.
+    """
     center = prior.get("center") if isinstance(prior, Mapping) else None
     if isinstance(dimension, Choice):
         return dimension.unit(dimension.present if center is None else center)
@@ -78,7 +80,10 @@ def _center(dimension: Dimension, prior: Any) -> float | None:
     number = None if center is None else _number(prior, "center")
     if number is not None:
         return _clamped(dimension, number)
-    return dimension.unit(dimension.present) if dimension.has_present else None
+    present = dimension.present
+    if dimension.has_present and type(present) in (int, float):
+        return _clamped(dimension, present)
+    return 0.5
 
 
 def _density(dimension: Dimension, prior: Any) -> Array:

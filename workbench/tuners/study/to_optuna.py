@@ -78,21 +78,22 @@ def _parameters(
 ) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
     """The values of a trial by the names of the space, with their distributions."""
     placed = space.placed(trial.values)
-    parameters = {d.name: _choice(v) if isinstance(d, Choice) else v for d, v in placed}
-    return parameters, {dimension.name: _distribution(dimension) for dimension, _ in placed}
+    parameters = {d.name: choice_of(v) if isinstance(d, Choice) else v for d, v in placed}
+    return parameters, {dimension.name: distribution_of(dimension) for dimension, _ in placed}
 
 
-def _distribution(dimension: Dimension) -> BaseDistribution:
+def distribution_of(dimension: Dimension) -> BaseDistribution:
+    """A dimension as Optuna has it."""
     from optuna import distributions
 
     if isinstance(dimension, Choice):
-        return distributions.CategoricalDistribution([_choice(c) for c in dimension.choices])
+        return distributions.CategoricalDistribution([choice_of(c) for c in dimension.choices])
     if isinstance(dimension, Int):
         return distributions.IntDistribution(dimension.low, dimension.high, log=dimension.log)
     assert isinstance(dimension, Float)
     return distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
 
-def _choice(value: Any) -> Any:
+def choice_of(value: Any) -> Any:
     """A value as Optuna's categories have it: what is no scalar is a text."""
     return value if isinstance(value, _SCALARS) else repr(value)

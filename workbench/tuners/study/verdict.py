@@ -54,7 +54,7 @@ def judge(record: StudyRecord) -> Verdict:
             f"keep the present settings: none of {counted(others, 'other trial')} was better",
             False,
         )
-    differences, lost = _pairs(record, best, baseline)
+    differences, lost = paired(record, best, baseline)
     remedy = f"; study.seeds({best.number}, {PAIRS + lost}) gives a verdict"
     if differences and not any(map(math.isfinite, differences)):
         return _without_numbers(best, differences, remedy)
@@ -67,7 +67,7 @@ def judge(record: StudyRecord) -> Verdict:
     mean, deviation = statistics.fmean(pairs), statistics.stdev(pairs)
     wins = sum(difference > 0 for difference in pairs)
     error = deviation / math.sqrt(len(pairs))
-    if len(pairs) >= PAIRS and wins == len(pairs) and mean > _T * error:
+    if is_better(pairs):
         return Verdict(
             f"adopt trial {best.number}: better in {wins} of {len(pairs)} seeds, by"
             f" {number(mean)} ± {number(error)}",
@@ -80,6 +80,12 @@ def judge(record: StudyRecord) -> Verdict:
     if len(pairs) < PAIRS:
         return Verdict(f"no evidence: {text}{remedy}", None, pairs)
     return Verdict(f"no evidence: {text}", False, pairs)
+
+
+def is_better(pairs: tuple[float, ...]) -> bool:
+    """Whether differences between fresh seeds, at least two, are more than chance."""
+    error = statistics.stdev(pairs) / math.sqrt(len(pairs))
+    return len(pairs) >= PAIRS and min(pairs) > 0 and statistics.fmean(pairs) > _T * error
 
 
 def _chosen_by(record: StudyRecord, best: TrialRecord, baseline: TrialRecord) -> float:
@@ -108,7 +114,7 @@ def _by(difference: float) -> str:
     return f"{number(abs(difference))} {'better' if difference > 0 else 'worse'}"
 
 
-def _pairs(
+def paired(
     record: StudyRecord, best: TrialRecord, baseline: TrialRecord
 ) -> tuple[list[float], int]:
     """By how much the best is better, for each fresh seed with which both have ended; infinite
@@ -177,13 +183,15 @@ def fresh_seeds(record: StudyRecord, pairs: int) -> Iterator[tuple[TrialRecord, 
 
 
 def enough(record: StudyRecord) -> str | None:
-    """Why the study ends before its budget does; None: it does not, or a verdict is missing."""
-    if not is_saturated(record):
+    """Why the study ends before its budget does; None: it does not, or a verdict is missing. One
+    that compares values uses its budget.
+    """
+    if record.head.compare or not is_saturated(record):
         return None
     best, baseline = record.best, record.baseline
     if best is None or baseline is None:
         return None
-    if best is not baseline and len(_pairs(record, best, baseline)[0]) < pairs_wanted(record):
+    if best is not baseline and len(paired(record, best, baseline)[0]) < pairs_wanted(record):
         return None
     return (
         f"another bracket of {bracket_cost(record):.1f} fits would gain about"
