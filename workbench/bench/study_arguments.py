@@ -58,10 +58,10 @@ def _seconds(budget: object) -> float | None:
     return 3600 * hours + 60 * minutes + seconds
 
 
-def checked_count(value: object, name: str, method: str) -> int:
-    """A count of 1 or more. SettingsError: it is none."""
-    if type(value) is not int or value < 1:
-        raise SettingsError(f"{method}: {name}={shown(value)}: give a number of 1 or more.")
+def checked_count(value: object, name: str, method: str, least: int = 1) -> int:
+    """A count of this or more. SettingsError: it is none."""
+    if type(value) is not int or value < least:
+        raise SettingsError(f"{method}: {name}={shown(value)}: give a number of {least} or more.")
     return value
 
 
