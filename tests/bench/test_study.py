@@ -45,7 +45,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ({"budget": 1}, "budget=1: a study compares 2 fits or more"),
         ({"budget": "soon"}, "give a number of fits (8), or a time ('2h', '90min')"),
         ({"budget": True}, "give a number of fits"),
-        ({"workers": 0}, "workers=0: give a number of 1 or more"),
+        ({"workers": -1}, "workers=-1: give a number of 0 or more"),
         ({"seeds": 0}, "seeds=0: give a number of 1 or more"),
         ({"limits": {"memory": 3}}, "limits has 'memory'"),
         ({"limits": {"parameters": -1}}, "give a number above 0"),
@@ -120,6 +120,18 @@ def test_its_record_says_what_was_asked(bench: wb.Workbench, started: list[list[
     assert all(
         (now == before).all() for now, before in zip(bench.model.parameters(), weights, strict=True)
     )
+
+
+def test_without_workers_of_its_own_a_study_waits_for_others(
+    bench: wb.Workbench, started: list[list[str]]
+) -> None:
+    for _ in range(2):  # the second one is the same study
+        study = bench.study({"width": [4, 8]}, budget=2, workers=0, name="others")
+        assert study.status == "no worker"
+    study.more(1)
+    assert not started
+    study.work()
+    assert [len(names) for names in started] == [1]
 
 
 def test_rungs_are_long_enough(tmp_path: Path, started: list[list[str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,24 @@ def test_a_piece_goes_on_where_its_worker_died(bench: wb.Workbench) -> None:
     whole = study.train(2, values)
     assert losses(study.run(again)) == losses(study.run(whole))
     assert again.value == whole.value
+    # as if it had not died: a study that is disturbed has the same trials
+    assert (begun.cost, again.cost) == (pytest.approx(10 / 24), 1.0)
+    assert again.seconds > begun.seconds
+
+
+@pytest.mark.parametrize("gone", ["", "checkpoints"])
+def test_a_trial_whose_checkpoint_is_gone_begins_again_and_says_so(
+    gone: str, bench: wb.Workbench
+) -> None:
+    study = Studied(bench, {"lr": (1e-3, 1.0)}, rungs=(1 / 3, 1.0))
+    values = {"lr": 0.05}
+    first = study.train(1, values, rung=0)
+    assert first.cause == ""
+    shutil.rmtree(study.run(first).folder / gone)
+    last = study.train(1, values, rung=1, on=first.run)
+    assert last.cause.startswith(f"it began again at update 0: run {first.run}")
+    assert (last.status, last.cost) == ("completed", 1.0)
+    assert last.value == study.train(2, values, rung=1).value
 
 
 def fourth(output: Tensor, target: Tensor) -> Tensor:

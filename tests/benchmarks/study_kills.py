@@ -1,64 +1,160 @@
-"""Kills workers of a study 20 times, and compares the values of its whole fits with those of its bench: `python -m tests.benchmarks.study_kills`."""
+"""Kills workers of a study, and measures how long they wait: `python -m tests.benchmarks.study_kills`.
+
+`… alone`: one worker, killed 20 times, and each time another one takes its place; the trials, their values and costs are
+compared with those of a study that nobody disturbs. `… together`: two workers, killed 20 times in turn; each whole fit is
+compared with a fit of its bench. `… idle`: the share of time in which two workers do not train, and a worker's start to its first
+update. Without an argument all three.
+"""
 
 from __future__ import annotations
 
-import os
+import contextlib
 import random
 import signal
+import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import workbench as wb
 from tests.bench import study_parts
-from workbench.runs.folder.alive import liveness
-from workbench.runs.study.record import PieceRecord
+from tests.waiting import wait_for
+from workbench.runs.read import list_runs, trial_place
+from workbench.runs.study.record import LIVES, PieceRecord, StudyRecord
 
-KILLS, WORKERS = 20, 2
-
-
-def trained(study: wb.Study) -> list[PieceRecord]:
-    """The pieces that living workers have begun to train."""
-    pieces = (piece for trial in study.record.trials for piece in trial.pieces)
-    return [p for p in pieces if p.state == "claimed" and p.run and liveness(p.claim) == "alive"]
+KILLS = 20
+SPACE = {"lr": (1e-3, 1.0), "width": [8, 16, 32]}
 
 
-def main() -> None:
-    """Print how many whole fits are equal to the bit."""
-    chance, kills, begun = random.Random(1), 0, time.monotonic()
+@contextlib.contextmanager
+def bench(**settings: Any) -> Iterator[wb.Workbench]:
+    """A bench whose fits take some seconds, and that keeps a checkpoint in each of them."""
+    defaults = {"max_epochs": 40, "batch_size": 16, "checkpoint_every": 50}
     with (
         tempfile.TemporaryDirectory() as root,
         study_parts.bench(
-            Path(root),
-            train=study_parts.Noisy(512),
-            max_epochs=40,
-            batch_size=16,
-            checkpoint_every=50,
-        ) as bench,
+            Path(root), train=study_parts.Noisy(512), **(defaults | settings)
+        ) as made,
     ):
-        study = bench.study({"lr": (1e-3, 1.0), "width": [8, 16, 32]}, budget=4, workers=WORKERS)
-        while study.status != "ended":
-            if sum(process.poll() is None for process in study._processes) < WORKERS:
-                study.work(1)
-            busy = trained(study)
-            if busy and kills < KILLS and chance.random() < 0.4:
-                number = signal.SIGKILL if chance.random() < 0.7 else signal.SIGTERM
-                os.kill(chance.choice(busy).claim["pid"], number)
-                kills += 1
+        yield made
+
+
+def trials(record: StudyRecord) -> list[Any]:
+    """Each trial, and how each of its pieces ended."""
+    ends = [
+        [(p.seed, p.rung, p.end.status, p.end.value, p.end.cost) for p in t.pieces if p.end]
+        for t in record.trials
+    ]
+    return [(t.values, t.origin, end) for t, end in zip(record.trials, ends, strict=True)]
+
+
+def disturb(study: wb.Study, workers: int) -> str:
+    """Kill workers at random until the study ends, and start others; returns how often in words."""
+    chance, sent = random.Random(1), list[signal.Signals]()
+    while study.status != "ended":
+        alive = {name: p for name, p in study._processes.items() if p.poll() is None}
+        if len(alive) < workers:
+            study.work(1)
+            continue
+        name = chance.choice([*alive])
+        trains = any(p.worker == name and p.run for p in pieces(study) if p.state == "claimed")
+        # some in their start, in the searches, between pieces, and most while they train
+        if len(sent) < KILLS and chance.random() < (0.5 if trains else 0.02):
             time.sleep(chance.uniform(0.5, 3))
+            sent.append(signal.SIGKILL if chance.random() < 0.7 else signal.SIGTERM)
+            alive[name].send_signal(sent[-1])
+        time.sleep(0.3)
+    counts = Counter(number.name for number in sent)
+    more = sum(piece.generation - 1 for piece in pieces(study))
+    return f"{dict(counts)} sent, {more} pieces taken over"
+
+
+def pieces(study: wb.Study) -> list[PieceRecord]:
+    """All pieces of all trials."""
+    return [piece for trial in study.record.trials for piece in trial.pieces]
+
+
+def twice(study: wb.Study) -> list[tuple[int, int, int]]:
+    """The trial, seed and rung of each piece of which there are more runs than claims."""
+    runs = list_runs(study.path.parents[1])
+    places = Counter(place for run in runs if (place := trial_place(run.header)) is not None)
+    return [
+        (trial.number, piece.seed, piece.rung)
+        for trial in study.record.trials
+        for piece in trial.pieces
+        if places[study.id, trial.number, piece.seed, piece.rung] > piece.generation
+    ]
+
+
+def alone() -> None:
+    """Print how a study with one worker ends that is killed, and whether it ends as another one."""
+    with bench() as quiet:
+        study = quiet.study(SPACE, budget=4)
+        study.result()
+        expected, spent = trials(study.record), study.record.spent
+    with bench() as killed:
+        study = killed.study(SPACE, budget=4)
+        how = disturb(study, 1)
+        ended, cost = trials(study.record), study.record.spent
+        repeated = twice(study)
+    equal = sum(one == other for one, other in zip(expected, ended, strict=False))
+    print(
+        f"one worker: {how}; {equal} of {len(expected)} trials equal to the bit"
+        f" ({len(ended)} in all), {cost:.3f} and {spent:.3f} fits, trained twice: {repeated}",
+        flush=True,
+    )
+    if equal < len(expected):
+        print(*zip(expected, ended, strict=False), sep="\n")
+
+
+def together() -> None:
+    """Print how many whole fits of two workers that are killed are those of their bench."""
+    with bench() as made:
+        study = made.study(SPACE, budget=4, workers=2)
+        how = disturb(study, 2)
         record = study.record
-        pieces = [piece for trial in record.trials for piece in trial.pieces]
         equal = [
-            record.whole(trial) == bench.fit(**trial.values, seed=0).result().metrics["val_loss"]
+            record.whole(trial) == made.fit(**trial.values, seed=0).result().metrics["val_loss"]
             for trial in record.trials
             if record.whole(trial) is not None
         ]
+        repeated = twice(study)
     print(
-        f"{kills} kills, {sum(piece.generation - 1 for piece in pieces)} take-overs,"
-        f" {sum(equal)} of {len(equal)} whole fits equal to the bit,"
-        f" {time.monotonic() - begun:.0f} s"
+        f"two workers: {how}; {sum(equal)} of {len(equal)} whole fits equal to the bit,"
+        f" trained twice: {repeated}",
+        flush=True,
     )
 
 
+def idle() -> None:
+    """Print the share of time without training, and the seconds until a worker's first update."""
+    with bench(max_epochs=200) as made:
+        study = made.study(SPACE, budget=8, workers=2)
+        study.result()
+        record = study.record
+        lived = sum(end - begin for note in record.workers.values() for begin, end in note[LIVES])
+        ends = [piece.end for trial in record.trials for piece in trial.pieces if piece.end]
+        searches = [r.seconds for r in list_runs(made.root) if r.kind != "fit"]
+        busy = sum(end.seconds for end in ends) + sum(searches)
+        share = 1 - busy / lived
+    print(f"idle: {share:.1%} of {lived:.0f} s of two workers, {len(ends)} pieces", flush=True)
+    seconds = []
+    for _ in range(5):
+        with bench() as made:
+            began = time.monotonic()
+            study = made.study({"width": [8, 16, 32]}, budget=2)
+            returned = time.monotonic() - began
+            wait_for(lambda made=made: any(run.step for run in list_runs(made.root)))
+            seconds.append((time.monotonic() - began, returned))
+            study.stop()
+            wait_for(lambda study=study: study._processes.popitem()[1].wait() == 0)
+    first, returned = (sorted(column)[2] for column in zip(*seconds, strict=True))
+    print(f"start to the first update: {first:.1f} s, bench.study returns after {returned:.1f} s")
+
+
 if __name__ == "__main__":
-    main()
+    for part in sys.argv[1:] or ("alone", "together", "idle"):
+        {"alone": alone, "together": together, "idle": idle}[part]()

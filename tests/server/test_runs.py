@@ -556,3 +556,18 @@ async def test_numbers_that_are_not_finite_are_no_numbers_of_json(api, record):
     record("0001-fit").steps().checked(math.nan).ended(loss=math.inf, val_loss=math.nan)
     record("0002-fit").steps(seconds=math.inf)
     json.dumps(await api.rows(), allow_nan=False)
+
+
+async def test_runs_of_a_study_say_their_place_and_are_found_by_it(api, record):
+    for number in (1, 2):
+        place = {"id": "0001-study", "trial": number, "seed": 0, "rung": 1}
+        record(f"000{number}-fit", study=place).steps().ended()
+    record("0003-fit").steps().ended()
+    rows = await api.rows()
+    assert [row["study"] for row in rows] == [
+        "",
+        "0001-study trial 2, seed 0, rung 1",
+        "0001-study trial 1, seed 0, rung 1",
+    ]
+    assert [row["run"] for row in await api.rows(search="0001-study")] == ["0002-fit", "0001-fit"]
+    assert [row["run"] for row in await api.rows(search="0001-study trial 2")] == ["0002-fit"]

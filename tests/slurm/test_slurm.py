@@ -1,7 +1,8 @@
-"""Files of `bench.launch_script`, submitted to a real SLURM of one node: requeued, preempted, in arrays, by submitit."""
+"""Files of `bench.launch_script`, and workers of studies, submitted to a real SLURM of one node: requeued, preempted, in arrays, by submitit."""
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ bench = wb.Workbench(
 )
 """
 UPDATES = 80
+SPACE = {"lr": (1e-3, 0.3)}
 
 
 class Slurm:
@@ -203,3 +205,67 @@ def test_submitit_starts_the_same_script(
     notebook, submitted = bench.runs
     assert submitted.status == "finished"
     assert np.allclose(submitted.history["loss"], notebook.history["loss"], rtol=1e-5)
+
+
+def trained(study: wb.Study) -> bool:
+    """Whether a worker has trained some updates of a trial."""
+    pieces = [piece for trial in study.record.trials for piece in trial.pieces if piece.run]
+    return any(run.step > 9 for run in study.runs if run.id in {piece.run for piece in pieces})
+
+
+def work(study: wb.Study) -> list[str]:
+    """The command of a worker."""
+    root = str(study.path.parents[1])
+    return [sys.executable, "-m", "workbench", "study", "work", study.id, "--root", root]
+
+
+def values(study: wb.Study) -> list[tuple[object, float | None]]:
+    """The values of each trial, and what its whole fit has reached."""
+    record = study.record
+    return [(trial.values, record.whole(trial)) for trial in record.trials]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("disturb", [requeued, preempted])
+def test_a_study_whose_workers_are_the_tasks_of_an_array(
+    disturb: Callable[[Slurm, str], None], slurm: Slurm, bench: wb.Workbench, tmp_path: Path
+) -> None:
+    study = bench.study(SPACE, budget=2.4, workers=0, max_steps=UPDATES)
+    file = tmp_path / "array.sbatch"
+    lines = [
+        "#!/bin/sh",
+        "#SBATCH --array=0-1",
+        "#SBATCH --requeue",
+        f"exec {shlex.join(work(study))}",
+    ]
+    file.write_text("\n".join(lines) + "\n")
+    task = f"{slurm.submit(file)}_0"
+    wait_for(lambda: trained(study))
+    disturb(slurm, task)
+    slurm.start_again(task)
+    wait_for(lambda: study.status == "ended")
+    pieces = [piece for trial in study.record.trials for piece in trial.pieces]
+    assert max(piece.generation for piece in pieces) > 1, study.table()
+    quiet = bench.study(SPACE, budget=2.4, workers=2, max_steps=UPDATES)
+    quiet.result()
+    assert values(study) == values(quiet)
+    assert study.record.spent == quiet.record.spent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["local", "slurm"])
+def test_submitit_starts_workers_of_a_study(
+    where: str, slurm: Slurm, bench: wb.Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitit = pytest.importorskip("submitit")
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    study = bench.study(SPACE, budget=2.4, workers=0, max_steps=UPDATES)
+    executor = submitit.AutoExecutor(tmp_path / "submitit", cluster=where)
+    executor.update_parameters(timeout_min=5, tasks_per_node=1)
+    jobs = [executor.submit(submitit.helpers.CommandFunction(work(study))) for _ in range(2)]
+    for job in jobs:
+        job.results()
+    assert study.status == "ended"
+    for trial_values, value in values(study):
+        assert bench.fit(max_steps=UPDATES, **trial_values).result().metrics["val_loss"] == value

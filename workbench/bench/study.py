@@ -330,7 +330,7 @@ class Study(StudyView):
             # a worker that was started elsewhere may not have said so yet
             unseen = unseen + 1 if status == "no worker" else 0
             if unseen > 2:
-                raise RuntimeError(f"no worker works on {self.id}.{self._last_words()} {self.hint}")
+                raise RuntimeError(f"no worker works on {self.id}. {self._last_words()}{self.hint}")
             if time.monotonic() >= until:
                 raise TimeoutError(f"{self.id} still runs after {timeout} s; it goes on.")
             time.sleep(max(0.0, min(_LOOK, until - time.monotonic())))
@@ -358,8 +358,18 @@ class Study(StudyView):
         return f"{self.id} trains nothing now, {action.why}: {remedy}."
 
     def _last_words(self) -> str:
-        texts = [words for name in self._processes if (words := local.last_words(self.path, name))]
-        return f" The last one has printed:\n{texts[-1]}\n" if texts else ""
+        """How the last worker on this machine has ended, and what it has printed; "": there was
+        none.
+        """
+        name, words = local.last_words(self.path)
+        if not name:
+            return ""
+        process = self._processes.get(name)
+        code = None if process is None else process.poll()
+        how = "" if code is None else f" ({local.how_ended(code)})"
+        text = printable(words, lines=True)
+        printed = f" has printed:\n{text}\n" if text else " has printed nothing. "
+        return f"The last one, {name}{how},{printed}"
 
     def _why_nothing(self) -> str:
         causes = [
@@ -423,10 +433,10 @@ class Study(StudyView):
         self._change("resume", {})
 
     def work(self, workers: int | None = None) -> None:
-        """Start workers on this machine: None: as many as it began with."""
-        count = (
-            self._workers if workers is None else checked_count(workers, "workers", "study.work")
-        )
+        """Start workers on this machine: None: as many as it began with, or one."""
+        count = max(1, self._workers)
+        if workers is not None:
+            count = checked_count(workers, "workers", "study.work")
         devices = list(self._devices) if count == self._workers else [""] * count
         names = [new_name() for _ in range(count)]
         processes = local.start(self.path, names, devices, trust=self._trust)
@@ -572,7 +582,8 @@ def begin(
         shutil.rmtree(path, ignore_errors=True)
         raise
     study = Study(path, workers, devices)
-    study.work()
+    if workers:
+        study.work()
     return study
 
 
@@ -582,6 +593,6 @@ def go_on(study: Study, budget: Mapping[str, float]) -> Study:
     before = study.record.budget.get(unit, math.inf)
     if amount > before:
         study._change("more", {unit: amount - before}, works=False)
-    if study.status == "no worker":
+    if study._workers and study.status == "no worker":
         study.work()
     return study

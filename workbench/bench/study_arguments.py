@@ -59,10 +59,12 @@ def _seconds(budget: object) -> float | None:
     return 3600 * hours + 60 * minutes + seconds
 
 
-def checked_count(value: object, name: str, method: str, most: int | None = None) -> int:
-    """A count of 1 or more. SettingsError: it is none, or more than `most`."""
-    if type(value) is not int or value < 1:
-        raise SettingsError(f"{method}: {name}={shown(value)}: give a number of 1 or more.")
+def checked_count(
+    value: object, name: str, method: str, least: int = 1, most: int | None = None
+) -> int:
+    """A count from `least` to `most`. SettingsError: it is none."""
+    if type(value) is not int or value < least:
+        raise SettingsError(f"{method}: {name}={shown(value)}: give a number of {least} or more.")
     if most is not None and value > most:
         raise SettingsError(f"{method}: {name}={value}: give at most {most}.")
     return value

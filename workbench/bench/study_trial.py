@@ -23,6 +23,7 @@ from workbench.events import CurvePoint, Event, RunStarted, Trial, Validated
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.job import AnyJob, Job
 from workbench.launch.start.kept_start import StartFile
+from workbench.launch.study.liveness import began_at, cost_of
 from workbench.launch.study.worker import Attend, Piece, Worker
 from workbench.runs.folder.files import Folder, make_folder, read_json
 from workbench.runs.printable import printable
@@ -121,7 +122,8 @@ class TrialTrainer:
             }
             with contextlib.closing(bench):
                 searches = TrialSearches(record, bench, attend)
-                rate = searches.rate(piece.values, settings)
+                key = [piece.trial, piece.seed, piece.rung]
+                rate = searches.rate(piece.values, settings, key)
                 if searches.stopped:
                     return PieceEnd("stopped", searches.cost, cause=searches.stopped)
                 arguments = {"seed": seed, **values, **settings, **rate}
@@ -152,7 +154,7 @@ class TrialTrainer:
         share = record.head.rungs[min(piece.rung, record.last_rung)]
         bench._halt = share if share < 1 else None
         try:
-            start = _start_of(record, piece, share)
+            start, lost = _start_of(record, piece, share)
             if start:  # it has the settings of that run
                 chosen, _ = bench._split(arguments)
                 job = bench.fit(start, **chosen)
@@ -162,15 +164,20 @@ class TrialTrainer:
             return _failed(error)
         why = attend(job)
         job.wait()  # it shows the job's warnings
-        return _end_of(record, bench, job, why, share)
+        end = _end_of(record, piece, bench, job, why, share)
+        return replace(end, cause="; ".join(filter(None, (end.cause, lost))))
 
 
-def _start_of(record: StudyRecord, piece: Piece, share: float) -> str:
-    """The checkpoint that a piece continues, as `bench.fit` takes it; "": it begins afresh."""
+def _start_of(record: StudyRecord, piece: Piece, share: float) -> tuple[str, str]:
+    """The checkpoint that a piece continues, as `bench.fit` takes it, and ""; where it begins
+    afresh "", and why it does not continue what was trained of it.
+    """
     if not piece.continues:
-        return ""
-    folder = record.path.parents[1] / RUNS / piece.continues
-    run = Run.open(folder)
+        return "", ""
+    try:
+        run = Run.open(record.path.parents[1] / RUNS / piece.continues)
+    except (OSError, ValueError):
+        return "", f"it began again at update 0: run {piece.continues} cannot be read any more"
     trial = record.trial(piece.trial)
     below = [] if trial is None else [trial.end(rung, piece.seed) for rung in range(piece.rung)]
     halted = [end.step for end in below if end is not None and end.run == piece.continues]
@@ -180,7 +187,9 @@ def _start_of(record: StudyRecord, piece: Piece, share: float) -> str:
         last = halted[-1]
     points = [point for point in run.checkpoints if point.resumable]
     steps = [point.step for point in points if last is None or point.step <= last]
-    return f"{run.id}@{max(steps)}" if steps else ""
+    if not steps:
+        return "", f"it began again at update 0: run {run.id} has no checkpoint any more"
+    return f"{run.id}@{max(steps)}", ""
 
 
 class TrialSearches:
@@ -210,12 +219,15 @@ class TrialSearches:
             if sizes is not None and sizes.largest is not None:
                 self.priors["batch_size"] = {"largest": sizes.largest}
 
-    def rate(self, values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    def rate(
+        self, values: Mapping[str, Any], settings: Mapping[str, Any], piece: list[int]
+    ) -> dict[str, Any]:
         """The rate of a trial whose values have a multiple of what is found for its model: {"lr":
         2.1e-3}; {}: they have a rate, or none.
 
-        settings: those of the values that are settings. What was found for an equal model is not
-        searched again.
+        settings: those of the values that are settings. piece: trial, seed and rung; a piece pays
+        for the search that was made for it. What was found for an equal model is not searched
+        again.
         """
         times = values.get("lr")
         if not isinstance(times, Mapping):
@@ -224,13 +236,17 @@ class TrialSearches:
         key = hashlib.sha256(repr(sorted(others.items())).encode()).hexdigest()[:16]
         folder = make_folder(self._record.path / _RATES)
         try:
-            suggestion = read_json(folder / f"{key}.json", _LARGEST)["lr"]
+            known = read_json(folder / f"{key}.json", _LARGEST)
+            suggestion = known["lr"]
+            if known.get("piece") == piece:  # its worker was killed after the search
+                self.cost += _share(known.get("cost"))
         except (OSError, ValueError, KeyError):
             chosen = {name: value for name, value in settings.items() if name not in _NO_RATE}
             suggestion = self._rate(chosen)
             if not self.stopped:
                 with Folder.opened(folder) as opened:
-                    data = json.dumps({"lr": suggestion, "values": others}).encode()
+                    paid = {"piece": piece, "cost": self.cost}
+                    data = json.dumps({"lr": suggestion, "values": others, **paid}).encode()
                     opened.create(f"{key}.json", data)
         usual = self._record.priors.get("lr", {}).get("center", self._bench.settings.lr)
         rate = suggestion if isinstance(suggestion, int | float) else usual
@@ -263,6 +279,10 @@ class TrialSearches:
         return job.result()
 
 
+def _share(cost: object) -> float:
+    return min(1.0, max(0.0, float(cost))) if isinstance(cost, int | float) else 0.0
+
+
 def _share_of(events: Sequence[Event], whole: int, batch_size: int) -> float:
     """About what a search has cost, as a share of a fit with `whole` updates of this batch size."""
     updates, compared = 0.0, False
@@ -288,7 +308,7 @@ def whole_updates(record: StudyRecord, bench: TrialBench) -> int:
 
 
 def _end_of(
-    record: StudyRecord, bench: TrialBench, job: AnyJob, why: str, share: float
+    record: StudyRecord, piece: Piece, bench: TrialBench, job: AnyJob, why: str, share: float
 ) -> PieceEnd:
     """How a piece ended. why: why it was asked to stop. share: of a whole fit, at which it
     halts.
@@ -304,11 +324,14 @@ def _end_of(
         value = checks[0].metrics.get(monitor)
     error = job.exception()
     status, cause = _status(run, monitor, value, error, why, halted=halted)
+    trial = record.trial(piece.trial)
+    trained = 1 - began_at(record, trial, run) / run.step if run.step else 0.0
     return PieceEnd(
         status,
-        _cost(run, job),
+        cost_of(record, trial, run),
         value=value,
         run=run.id,
+        seconds=run.seconds * trained,
         cause=cause,
         step=step,
         best_step=_best_step(run, record),
@@ -365,16 +388,6 @@ def _above(limits: Mapping[str, float], bench: TrialBench) -> str:
     if most is None or parameters <= most:
         return ""
     return f"{parameters:,} parameters are more than limits={{'parameters': {most:,.0f}}}"
-
-
-def _cost(run: Run, job: AnyJob) -> float:
-    """The share of a whole fit that this run itself trained."""
-    began = run.resumes[-1].step if run.resumes else 0
-    trained = max(0, run.step - began)
-    updates = _updates(job.events)
-    if updates is None:  # data without a length: it was as long as it is
-        return trained / run.step if run.step else 0.0
-    return min(1.0, trained / max(1, updates))
 
 
 def _updates(events: Sequence[Event]) -> int | None:

@@ -72,6 +72,15 @@ class StudyView:
     def status(self) -> str:
         """ "running", "paused", "ended" or "no worker"."""
 
+    @property
+    @abstractmethod
+    def hint(self) -> str:
+        """How to start a worker, where none lives; "": one does."""
+
+    @abstractmethod
+    def _last_words(self) -> str:
+        """How the last worker on this machine has ended, and what it has printed."""
+
     def charts(self, what: str | None = None) -> list[Chart]:
         """The charts of `plot` and `figure` as data.
 
@@ -199,6 +208,10 @@ class StudyView:
             if piece.end is not None and piece.end.cause
         }
         sentences += [(printable(text)[:_CAUSE], "") for text in [*causes.values()][:_CAUSES]]
+        if self.hint:
+            last = printable(" ".join(self._last_words().split()))
+            ending = f"… {last[-_CAUSE:]}" if len(last) > _CAUSE else last
+            sentences.append((f"No worker works on it. {ending}".rstrip(), "study.work()"))
         sentences += [(item.text, item.code) for item in advice(record)]
         return [*sentences, *((note, "") for note in self._notes)]
 

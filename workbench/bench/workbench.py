@@ -481,7 +481,7 @@ class Workbench(TrialBench):
         budget allows, `lr` and `weight_decay` first.
         budget: so many fits of full length, or a time ("2h"); searches are part of it.
         workers: how many processes train, each on an equal share of the GPUs. `workbench study work
-        ID` adds one, on any machine that sees the folder.
+        ID` adds one, on any machine that sees the folder; 0: only those train.
         seeds: with how many other seeds the best trial and the first one are trained for the
         verdict; None: what the budget allows.
         limits: {"parameters": 200_000} leaves out larger models.
@@ -534,7 +534,8 @@ class Workbench(TrialBench):
             refuse_unfit_sampler(method, searched, lower_is_better=mode == "min")
         if fits is not None and (doubt := searched.too_many(fits)):
             warnings.warn(doubt, stacklevel=2)
-        limits_by_name, count = checked_limits(limits), checked_count(workers, "workers", "study")
+        limits_by_name = checked_limits(limits)
+        count = checked_count(workers, "workers", "study", least=0)
         pairs = None if seeds is None else checked_count(seeds, "seeds", "study", most=MOST_SEEDS)
         epochs_or_updates = recorded_length(chosen)
         length = length_of(self, chosen)

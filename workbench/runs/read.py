@@ -186,10 +186,23 @@ class TrialPlace(NamedTuple):
     study: str
     """The study's id, the name of its folder."""
     trial: int
+    """0 for the searches before the first one."""
     seed: int
     """0 for the trial itself; its repetitions have other seeds."""
     rung: int
     """How far it trains: 0 is the shortest length."""
+
+    def __str__(self) -> str:
+        """In a line: "0003-study trial 7, seed 0, rung 1"."""
+        if not self.trial:
+            return f"{self.study} search"
+        return f"{self.study} trial {self.trial}, seed {self.seed}, rung {self.rung}"
+
+
+def study_text(header: Mapping[str, Any]) -> str:
+    """The place in a study of the run with this header, in a line; "": it is in none."""
+    trial = trial_place(header)
+    return "" if trial is None else str(trial)
 
 
 def trial_place(header: Mapping[str, Any]) -> TrialPlace | None:

@@ -57,6 +57,8 @@ class Entry:
     """The settings that were changed while it trained, as far as its record was read."""
     answer: str = ""
     """What a search found."""
+    study: str = ""
+    """Its place in a study, in a line; "": it is in none."""
     exact: bool = False
     """Whether the record was read for loss and value."""
     unreadable_until: float = 0.0
@@ -86,6 +88,7 @@ class Entry:
             read.model_text(header),
             header.get("launched") is True or settings.get("strategy") == "launch",
             answer=answer(summary),
+            study=read.study_text(header),
         )
 
     @property
@@ -161,6 +164,7 @@ def row(entry: Entry, brief: RunBrief | None, cells: Sequence[str] = ()) -> dict
         "time": duration(run.seconds),
         "created": finite(run.created) or 0,
         "from": cut(brief.origin, CELL) if brief is not None else "",
+        "study": cut(entry.study, CELL),
         "name": cut(added.name, ADDED),
         "tags": [cut(tag, ADDED) for tag in added.tags],
         "pinned": added.pinned,
@@ -201,6 +205,7 @@ def words(entry: Entry) -> str:
             *(f"#{tag}" for tag in added.tags),
             added.notes,
             entry.model,
+            entry.study,
             entry.summary.kind,
             *named,
         ]

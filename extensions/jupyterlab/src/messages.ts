@@ -31,6 +31,8 @@ export interface Row extends Ref {
   created: number;
   /** The run that it continues, or "". */
   from: string;
+  /** Its place in a study, or "". */
+  study: string;
   /** What a person gave. */
   name: string;
   tags: string[];

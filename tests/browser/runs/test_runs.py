@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.browser.lab import Lab
+from tests.server.records import Record
 
 pytestmark = pytest.mark.browser
 
@@ -310,3 +311,28 @@ def looks(lab: Lab, panel: Locator) -> None:
             lab.screenshot(f"runs-{theme}-{width}", panel)
     lab.theme("light")
     lab.viewport(1300, 2100)
+
+
+SMALL = """import torch
+import torch.nn.functional as F
+from torch import nn
+import workbench as wb
+x = torch.randn(64, 3)
+bench = wb.Workbench(nn.Linear(3, 1), train=(x, x[:, :1]), val=(x, x[:, :1]), loss=F.mse_loss, accelerator="cpu")
+bench"""
+
+
+def test_runs_of_a_study_say_their_place_in_it(lab: Lab) -> None:
+    for trial in (1, 2):
+        place = {"id": "0003-study", "trial": trial, "seed": 0, "rung": 1}
+        record = Record(lab.folder / ".workbench", f"000{trial}-fit", study=place)
+        record.steps(40).checked(0.5).ended(val_loss=0.5)
+    lab.open_notebook([SMALL], name="runs.ipynb")
+    lab.run_cell(0)
+    panel = lab.panel(0)
+    lab.tab(panel, "Runs")
+    rows = panel.locator(".wb-runs tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("0003-study trial 2, seed 0, rung 1")
+    panel.get_by_label("Search runs").fill("trial 1,")
+    expect(rows).to_have_count(1)

@@ -6,18 +6,20 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import workbench as wb
 from tests.bench import study_parts
+from tests.launch.launched import gone, kernel
 from tests.waiting import wait_for
 from workbench.launch.study.liveness import Attempt, Observer, why_hopeless
-from workbench.launch.study.worker import Attend, Piece, Worker, plan_now
+from workbench.launch.study.worker import Attend, Piece, Trainer, Worker, plan_now
 from workbench.runs.folder.alive import liveness
 from workbench.runs.read import list_runs, trial_place
+from workbench.runs.study.find import study_folders
 from workbench.runs.study.record import (
     Change,
     PieceEnd,
@@ -44,6 +46,19 @@ def training(study: wb.Study, begun: int = 1) -> list[PieceRecord]:
         and liveness(piece.claim) == "alive"
         and steps.get(piece.run, 0) >= begun
     ]
+
+
+KERNEL = """
+import sys, time
+from pathlib import Path
+from tests.bench import study_parts
+
+bench = study_parts.bench(Path(sys.argv[1]), max_epochs=20)
+study = bench.study({"lr": (1e-3, 1.0), "width": [4, 8, 16]}, budget=2)
+print(study.id, flush=True)
+time.sleep(1000)
+"""
+"""A process that makes a study."""
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +106,27 @@ def test_a_piece_is_taken_over_and_never_trained_twice(
     places = Counter(place for run in runs if (place := trial_place(run.header)) is not None)
     for trial, piece in pieces:
         assert places[study.id, trial.number, piece.seed, piece.rung] == piece.generation
+        assert piece.end is not None
+        assert piece.end.cost == 1  # what was trained twice counts once
     continued = [wb.Run.open(run.path) for run in runs if trial_place(run.header)]
     assert sum(bool(run.resumes) for run in continued) == taken_over
+
+
+def test_a_study_outlives_the_kernel_that_made_it(tmp_path: Path) -> None:
+    with kernel(KERNEL, str(tmp_path)) as made:
+        wait_for(lambda: [*study_folders(tmp_path)])
+        study = wb.Study.open(1, tmp_path)
+        wait_for(lambda: training(study))
+    assert gone(made.pid)
+    assert study.status == "running"
+    run = study.result(timeout=300)
+    with study_parts.bench(tmp_path, max_epochs=20) as bench:
+        for trial in study.record.trials:
+            fitted = bench.fit(**trial.values, seed=0).result()
+            assert study.record.whole(trial) == fitted.metrics["val_loss"]
+    assert run.metrics["val_loss"] == study.value
+    assert len(study.record.workers) == 1
+    assert all(note["ended"] for note in study.record.workers.values())
 
 
 def test_a_worker_that_was_told_to_end_has_exited_well(
@@ -117,12 +151,10 @@ def test_another_process_reads_the_study(ended: tuple[wb.Workbench, wb.Study]) -
 
 
 def test_a_worker_elsewhere_is_dead_when_its_beats_stand_still(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: wb.Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     monkeypatch.setattr("workbench.launch.study.liveness.time.monotonic", lambda: now)
-    with study_parts.bench(tmp_path) as bench:
-        study = _without_workers(bench, monkeypatch)
     add_trial(study.path, TrialProposal(1, {}, "baseline"))
     mine = claim(study.path, 1, 0, 0, "elsewhere")
     assert mine is not None
@@ -148,9 +180,32 @@ def test_a_worker_elsewhere_is_dead_when_its_beats_stand_still(
     assert not mine.is_current()
 
 
-def _without_workers(bench: wb.Workbench, monkeypatch: pytest.MonkeyPatch) -> wb.Study:
-    monkeypatch.setattr("workbench.launch.study.local.start", lambda *_, **__: {})
-    return bench.study(SPACE, budget=3)
+@pytest.fixture
+def study(tmp_path: Path) -> wb.Study:
+    """A study on which nobody works."""
+    with study_parts.bench(tmp_path) as bench, pytest.MonkeyPatch.context() as patched:
+        patched.setattr("workbench.launch.study.local.start", lambda *_, **__: {})
+        return bench.study(SPACE, budget=3)
+
+
+@pytest.fixture
+def worker(study: wb.Study, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Worker]:
+    """Makes a worker of the study in this process: `worker(train).run("cpu")`. Without `prepare`
+    the searches have run.
+    """
+    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
+
+    def make(
+        train: Trainer,
+        prepare: Callable[[StudyRecord, Attend], None] | None = None,
+        tell: Callable[[str], object] = lambda text: None,
+        name: str = "",
+    ) -> Worker:
+        if prepare is None:
+            change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
+        return Worker(study.path, train, prepare or (lambda *_: None), tell, name)
+
+    return make
 
 
 def test_take_overs_without_progress_end() -> None:
@@ -164,17 +219,36 @@ def test_take_overs_without_progress_end() -> None:
     assert not why_hopeless([Attempt("", 0, 0, given_back=False)] * 8)
 
 
-def test_a_study_of_another_version_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with study_parts.bench(tmp_path) as bench:
-        study = _without_workers(bench, monkeypatch)
-    monkeypatch.undo()
+def test_a_study_of_another_version_is_refused(study: wb.Study) -> None:
     head = study.path / "study.json"
     head.write_text(head.read_text().replace('"torch": "', '"torch": "1.'))
     study.work()
     with pytest.raises(RuntimeError, match="its trials would not compare"):
         study.result(timeout=200)
+    assert "its trials would not compare" in repr(wb.Study.open(study.path))
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("raise ImportError('it is broken')", "exit code 1.*ImportError: it is broken"),
+        ("import os; os.kill(os.getpid(), 9)", "Killed: .* where memory is short"),
+    ],
+)
+def test_a_worker_that_dies_at_its_start_says_why(
+    module: str, words: str, study: wb.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "numpy.py").write_text(module)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
+    study.work()
+    with pytest.raises(RuntimeError, match=f"(?s)no worker works on 0001-study.*{words}"):
+        study.result(timeout=200)
+    for view in (study, wb.Study.open(study.path)):
+        text = repr(view)
+        assert "No worker works on it." in text
+        assert "study.work()" in text
+        assert "ImportError" in text or "has printed nothing" in text
 
 
 class Endless:
@@ -212,17 +286,18 @@ class Interrupted:
     ],
 )
 def test_a_piece_that_the_end_of_its_study_cuts_is_given_back(
-    asked: Change, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: Change,
+    state: str,
+    study: wb.Study,
+    worker: Callable[..., Worker],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
-    with study_parts.bench(tmp_path) as bench:
-        study = _without_workers(bench, monkeypatch)
-    change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
     train = Interrupted(asked)
     if asked.kind == "stop":
         monkeypatch.setattr(train, "is_worn", lambda: True)
-    Worker(study.path, train, lambda *_: None, lambda text: None).run("cpu")
+    worker(train).run("cpu")
     assert study.record.trials[0].pieces[0].state == state
+    assert study.record.spent == 0.4
     assert state == "ended" or study.status == "ended"
     study.more(2)
     action = plan_now(study.record)
@@ -231,19 +306,15 @@ def test_a_piece_that_the_end_of_its_study_cuts_is_given_back(
 
 
 def test_a_piece_that_cannot_be_taken_over_stops_no_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: wb.Study, worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
-    with study_parts.bench(tmp_path) as bench:
-        study = _without_workers(bench, monkeypatch)
-    change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
     add_trial(study.path, TrialProposal(1, {}, "baseline"))
     assert claim(study.path, 1, 0, 0, "dead") is not None
     file = study.path / "trials" / "0001" / "s0r0g1.claim"
     file.write_text(file.read_text().replace('"pid_started": ', '"pid_started": 1'))
     monkeypatch.setattr("workbench.launch.study.worker.take_over", lambda *_: None)
     train = Wears()
-    Worker(study.path, train, lambda *_: None, lambda text: None).run("cpu")
+    worker(train).run("cpu")
     assert train.trained == [2]
 
 
@@ -268,12 +339,8 @@ class Leaves:
 
 
 def test_a_change_that_comes_as_the_last_worker_leaves_is_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: wb.Study, worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
-    with study_parts.bench(tmp_path) as bench:
-        study = _without_workers(bench, monkeypatch)
-    change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
     train = Leaves()
 
     def leave(record: StudyRecord) -> None:
@@ -281,17 +348,14 @@ def test_a_change_that_comes_as_the_last_worker_leaves_is_heard(
             change(record.path, Change("more", {"fits": 1.0}))
 
     monkeypatch.setattr("workbench.launch.study.worker.remove_weights", leave)
-    Worker(study.path, train, lambda *_: None, lambda text: None, "here").run("cpu")
+    worker(train, name="here").run("cpu")
     assert train.trained == [1, 2]
     assert study.record.workers["here"]["ended"]
 
 
 def test_an_ended_study_is_not_searched_and_searches_stop_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: wb.Study, worker: Callable[..., Worker]
 ) -> None:
-    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
-    with study_parts.bench(tmp_path) as bench:
-        study = _without_workers(bench, monkeypatch)
     whys: list[str] = []
 
     def prepare(record: StudyRecord, attend: Attend) -> None:
@@ -299,23 +363,19 @@ def test_an_ended_study_is_not_searched_and_searches_stop_with_it(
         whys.append(attend(Endless()))  # type: ignore[arg-type]
 
     for _ in range(2):
-        worker = Worker(study.path, Wears(), prepare, lambda text: None)
-        assert worker.run("cpu") == "it was ended by hand"
+        assert worker(Wears(), prepare).run("cpu") == "it was ended by hand"
     assert whys == ["the study has ended: it was ended by hand"]
 
 
 def test_searches_of_another_machine_are_waited_for_until_it_is_dead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: wb.Study, worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
-    with study_parts.bench(tmp_path) as bench:
-        study = _without_workers(bench, monkeypatch)
 
     def broken(record: StudyRecord, attend: Attend) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Worker(study.path, Wears(), broken, lambda text: None, "there").run("cpu")
+        worker(Wears(), broken, name="there").run("cpu")
     note = study.path / "workers" / "there.json"
     note.write_text(note.read_text().replace("KeyboardInterrupt", ""))
     _elsewhere(note)
@@ -333,9 +393,9 @@ def test_searches_of_another_machine_are_waited_for_until_it_is_dead(
 
     monkeypatch.setattr("workbench.launch.study.liveness.time.monotonic", lambda: now)
     train = Wears()
-    worker = Worker(study.path, train, prepare, lambda text: None)
-    monkeypatch.setattr(worker, "_wake", Waits())
-    worker.run("cpu")
+    waits = worker(train, prepare)
+    monkeypatch.setattr(waits, "_wake", Waits())
+    waits.run("cpu")
     assert now == 200.0
     assert train.trained == [1]
 
@@ -355,16 +415,12 @@ class Wears:
 
 
 def test_a_worn_worker_leaves_its_place_to_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: wb.Study, worker: Callable[..., Worker]
 ) -> None:
-    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
-    with study_parts.bench(tmp_path) as bench:
-        study = _without_workers(bench, monkeypatch)
-    change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
     train, told = Wears(), list[str]()
-    worker = Worker(study.path, train, lambda *_: None, told.append, "here")
-    assert worker.run("cpu") == ""
+    worn = worker(train, tell=told.append, name="here")
+    assert worn.run("cpu") == ""
     assert not study.record.workers["here"]["ended"]
-    assert worker.worn
+    assert worn.worn
     assert train.trained == [1]
     assert study.status != "ended"

@@ -310,3 +310,39 @@ def test_a_trial_that_is_being_made_is_none_yet(path):
     (path / "trials/0001").mkdir()
     record = StudyRecord.read(path)
     assert (record.trials, record.problems) == ((), ())
+
+
+def test_time_in_which_no_worker_lives_does_not_count(path):
+    head = replace(HEAD, budget={"seconds": 1000.0}, created=1000.0)
+    record = StudyRecord(path, head, workers={
+        "a": {"lives": [[1100.0, 1200.0], [1300.0, 1400.0]], "ended": "SIGTERM has come"},
+        "b": {"lives": [[1150.0, 1310.0]], "ended": "SIGTERM has come"},
+        "killed": {"lives": [[5000.0, 5100.0]], "ended": ""},
+        "foreign": {"lives": [["x", 2.0], [1.0], 7, [0.0, 9e9, 1.0]]},
+        "older": {"started": 1000.0},
+    })  # fmt: skip
+    assert record.seconds_left(1000.0) == 1000
+    assert record.seconds_left(1250.0) == 850
+    assert record.seconds_left(4000.0) == 700  # the night
+    assert record.seconds_left(5110.0) == 590
+    assert record.seconds_left(9000.0) == 570  # a killed worker counts until it is missed
+    changes = tuple(Change(kind, {}, 0, at) for kind, at in (("pause", 1350.0), ("resume", 5050.0)))
+    assert replace(record, changes=changes).seconds_left(9000.0) == 670
+
+
+def test_what_was_trained_of_a_piece_that_is_given_back_is_spent(path):
+    add_trial(path, TrialProposal(1, {}, "prior"))
+    mine = claim(path, 1, 0, 0, "a")
+    mine.give_back(0.25)
+    record = StudyRecord.read(path)
+    assert (record.trials[0].pieces[0].state, record.spent) == ("open", 0.25)
+    back = path / "trials/0001/s0r0g1.back"
+    back.write_text('{"cost": "all"}')
+    foreign = StudyRecord.read(path)
+    assert (foreign.trials[0].pieces[0].state, foreign.spent) == ("open", 0)
+    assert "s0r0g1.back" in foreign.problems[0]
+    # whoever goes on with it counts all of it
+    again = take_over(path, 1, record.trials[0].pieces[0], "b")
+    assert StudyRecord.read(path).spent == 0
+    again.end(PieceEnd("completed", 1.0, 0.5))
+    assert StudyRecord.read(path).spent == 1

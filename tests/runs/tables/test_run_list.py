@@ -10,6 +10,7 @@ import pytest
 from tests.runs.tables.test_brief import events, recorded
 from workbench.events import RunEnded, StepsDone, pack
 from workbench.runs.folder.annotations import annotate
+from workbench.runs.run import Run
 from workbench.runs.tables.render import sparkline
 from workbench.runs.tables.run_list import RunList
 
@@ -78,3 +79,20 @@ def test_a_sparkline_has_a_bar_a_value() -> None:
     assert sparkline(np.array([2.0, 2.0])) == "▁▁"
     assert sparkline(np.array([-1.7e308, 1.7e308])) == "▁█"
     assert sparkline(np.array([np.nan])) == ""
+
+
+def test_it_names_the_place_of_a_run_in_its_study(tmp_path: Path) -> None:
+    place = {"id": "0003-study", "trial": 7, "seed": 1, "rung": 2}
+    recorded(tmp_path, events(20), study=place)
+    recorded(tmp_path, events(20, id="0002-fit"), "0002-fit", study={**place, "trial": "all"})
+    runs = RunList.of(tmp_path)
+    head, first, second = repr(runs).splitlines()
+    assert "study" in head.split()
+    assert first.rstrip().endswith("0003-study trial 7, seed 1, rung 2")
+    assert "0003-study" not in second
+    assert "0003-study trial 7, seed 1, rung 2" in runs._repr_html_()
+    assert "study" not in repr(runs[1:]).splitlines()[0].split()
+    search = recorded(
+        tmp_path, events(20), "0003-find_lr", kind="find_lr", study={**place, "trial": 0}
+    )
+    assert str(Run.open(search).study) == "0003-study search"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.runs.study.record import (
+    LIVES,
     Change,
     PieceEnd,
     PieceRecord,
@@ -54,6 +55,7 @@ def study(fits: float = 8, *, rungs: tuple[float, ...] = RUNGS, **head: Any) -> 
             rungs=rungs,
             **head,
         ),
+        workers={"always": {LIVES: [[0.0, 1e9]]}},
     )
 
 

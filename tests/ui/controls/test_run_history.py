@@ -626,6 +626,13 @@ def test_a_table_fits_into_a_message() -> None:
     assert (len(few["rows"]), few["more"]) == (3, 0)
 
 
+def test_a_row_names_the_place_of_its_run_in_a_study(tmp_path: Path) -> None:
+    place = {"id": "0003-study", "trial": 7, "seed": 1, "rung": 2}
+    path = recorded(tmp_path, events(40), study=place)
+    rows = listed([RunBrief.read(path), brief(1)], 2, {})["rows"]
+    assert [row["study"] for row in rows] == ["0003-study trial 7, seed 1, rung 2", ""]
+
+
 def test_metrics_are_columns_with_the_best_and_the_last_value() -> None:
     one, other = (replace(brief(i), metrics=metrics, best=best) for i, (metrics, best) in enumerate((
         ({"loss": 0.5, "val_loss": 0.4, "val_accuracy": 0.75, "val_oddness": 3.0}, {"val_loss": 0.3, "val_accuracy": 0.9}),

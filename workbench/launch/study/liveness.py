@@ -12,11 +12,13 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.events import RunStarted
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.folder.alive import liveness
 from workbench.runs.folder.files import Folder
 from workbench.runs.folder.ids import is_id
-from workbench.runs.read import RUNS, summary
+from workbench.runs.read import RUNS
+from workbench.runs.run import Run
 from workbench.runs.study.record import TRIALS, PieceRecord, StudyRecord, TrialRecord
 from workbench.units import counted
 
@@ -72,6 +74,8 @@ class Attempt:
     updates: int
     """How many updates it has recorded, those of a run that it continues among them."""
     given_back: bool
+    cost: float = 0.0
+    """The share of a whole fit that it and the attempts before it have trained."""
 
 
 def attempts(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> list[Attempt]:
@@ -82,9 +86,29 @@ def attempts(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> lis
         for generation in range(1, piece.generation + 1):
             stem = f"s{piece.seed}r{piece.rung}g{generation}"
             run = _run(folder, f"{stem}.beat") if f"{stem}.beat" in names else ""
-            step, updates = _reached(record, run)
-            earlier.append(Attempt(run, step, updates, f"{stem}.back" in names))
+            back = f"{stem}.back" in names
+            earlier.append(_attempt(record, trial, run, given_back=back))
     return earlier
+
+
+def cost_of(record: StudyRecord, trial: TrialRecord | None, run: Run) -> float:
+    """The share of a whole fit that a run has trained of its piece, with the runs of the same
+    piece that it continues. What a killed process had trained after its last checkpoint is not
+    counted twice, so that a study ends as one that nobody disturbs.
+    """
+    trained = max(0, run.step - began_at(record, trial, run))
+    start = next((event for event in run.outline if isinstance(event, RunStarted)), None)
+    updates = None if start is None else start.updates
+    if updates is None:  # data without a length: it was as long as it is
+        updates = run.step
+    return min(1.0, trained / max(1, updates))
+
+
+def began_at(record: StudyRecord, trial: TrialRecord | None, run: Run) -> int:
+    """The update at which the piece of a run began: where it continues a shorter one."""
+    pieces = () if trial is None else trial.pieces
+    ended = {p.run for p in pieces if p.end is not None and p.run != run.id}
+    return next((event.step for event in reversed(run.resumes) if event.run in ended), 0)
 
 
 def _run(folder: Folder, name: str) -> str:
@@ -95,17 +119,17 @@ def _run(folder: Folder, name: str) -> str:
     return run if isinstance(run, str) and is_id(run) else ""
 
 
-def _reached(record: StudyRecord, run: str) -> tuple[int, int]:
-    """The update of a run's last checkpoint, and how many updates it has recorded."""
+def _attempt(record: StudyRecord, trial: TrialRecord, run: str, *, given_back: bool) -> Attempt:
     folder = record.path.parents[1] / RUNS / run
     if not run or not folder.is_dir():
-        return 0, 0
+        return Attempt(run, 0, 0, given_back)
     points = [point for point in list_checkpoints(folder) if point.resumable]
+    step = points[-1].step if points else 0
     try:
-        updates = summary(folder).step
+        opened = Run.open(folder)
+        return Attempt(run, step, opened.step, given_back, cost_of(record, trial, opened))
     except (OSError, ValueError):
-        updates = 0
-    return (points[-1].step if points else 0), updates
+        return Attempt(run, step, 0, given_back)
 
 
 def why_hopeless(earlier: list[Attempt]) -> str:

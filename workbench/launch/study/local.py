@@ -4,7 +4,9 @@ outlive the process that starts them.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,11 +15,13 @@ from pathlib import Path
 import torch
 
 from workbench.launch import select_launcher
-from workbench.runs.folder.files import append_to, make_folder
+from workbench.runs.folder.files import Folder, append_to, make_folder
 from workbench.settings import Settings, SettingsError
 
 _LOGS = "logs"
 """The folder in a study with what its workers on this machine have printed."""
+_MOST_LOGS = 1000
+"""The most of them that are looked at."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Variables by which a process would take itself for one of several ranks."""
@@ -29,7 +33,7 @@ def devices_of(settings: Settings, workers: int) -> list[str]:
 
     SettingsError: there are more workers than GPUs.
     """
-    if select_launcher.select_launcher(settings).accelerator != "cuda" or workers == 1:
+    if select_launcher.select_launcher(settings).accelerator != "cuda" or workers < 2:
         return [""] * workers
     count = torch.cuda.device_count()
     visible = [entry for entry in os.environ.get(_VISIBLE, "").split(",") if entry]
@@ -72,10 +76,26 @@ def start(
     return processes
 
 
-def last_words(study: Path, name: str, most: int = 2000) -> str:
-    """The end of what a worker has printed; "": nothing."""
-    try:
-        text = (study / _LOGS / f"{name}.log").read_bytes()[-most:]
-    except OSError:
-        return ""
-    return text.decode(errors="replace").strip()
+def last_words(study: Path, most: int = 2000) -> tuple[str, str]:
+    """The worker on this machine that has printed last, and the end of what it has printed;
+    ("", ""): there was none.
+    """
+    last = 0.0, "", b""
+    with contextlib.suppress(OSError), Folder.opened(study / _LOGS) as folder:
+        for file in folder.names(_MOST_LOGS):
+            with contextlib.suppress(OSError, ValueError), folder.path_of(file) as path:
+                state = path.stat()
+                if state.st_mtime > last[0]:
+                    with path.open("rb") as log:
+                        log.seek(max(0, state.st_size - most))
+                        last = state.st_mtime, file.removesuffix(".log"), log.read(most)
+    return last[1], last[2].decode(errors="replace").strip()
+
+
+def how_ended(code: int) -> str:
+    """How a worker's process with this exit code has ended, in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    name = signal.strsignal(-code) or f"signal {-code}"
+    memory = ": the system kills a process where memory is short" if code == -9 else ""
+    return f"{name}{memory}"

@@ -37,6 +37,7 @@ from workbench.runs.folder.alive import identity
 from workbench.runs.folder.files import Folder, make_folder
 from workbench.runs.folder.ids import check_id
 from workbench.runs.study.record import (
+    LIVES,
     WORKERS,
     Change,
     PieceEnd,
@@ -57,6 +58,8 @@ _MOST_SEARCHES = 9
 """After so many workers, trials begin without the searches."""
 _LARGEST = 1 << 12
 """The most bytes of such a file."""
+_LIVES, _LARGEST_NOTE = 1000, 1 << 18
+"""The most lives that a worker's note keeps, and the most bytes of it."""
 _BEAT = 10.0
 """Seconds between two beats."""
 _LOOK = 1.0
@@ -228,11 +231,12 @@ class Worker:
         worker was faster.
         """
         earlier = attempts(record, trial, piece)
+        cost = max((attempt.cost for attempt in earlier), default=0.0)
         end: PieceEnd | None = None
         if trial.number in record.stopped:
-            end = PieceEnd("stopped", 0.0, cause=_BY_HAND)
+            end = PieceEnd("stopped", cost, run=piece.run, cause=_BY_HAND)
         elif hopeless := why_hopeless(earlier):
-            end = PieceEnd("failed", 0.0, run=piece.run, cause=hopeless)
+            end = PieceEnd("failed", cost, run=piece.run, cause=hopeless)
         mine = take_over(self._study, trial.number, piece, self._name)
         if mine is None:
             return False
@@ -256,10 +260,11 @@ class Worker:
         began = time.monotonic()
         with self._beats.of(mine):
             end = self._train(record, piece, watch)
-        end = replace(end, seconds=time.monotonic() - began)
+        # the trainer's seconds have those of earlier workers of the piece
+        end = replace(end, seconds=max(end.seconds, time.monotonic() - began))
         if end.status == "stopped" and watch.why not in ("", _BY_HAND, _TAKEN):
             mine.beat(end.run)
-            mine.give_back()
+            mine.give_back(end.cost)
             text = f"trial {trial.number} is given back at update {end.step}: {watch.why}"
             self._tell(text)
         elif watch.why != _TAKEN:
@@ -311,7 +316,10 @@ class _Beats:
 
     def __init__(self, study: Path, name: str, device: str) -> None:
         self._study, self._name = study, check_id(name)
-        self._note = {**identity(), "device": device, "started": time.time(), BEATS: 0, ENDED: ""}
+        now = time.time()
+        self._life = [now, now]
+        lives = [*_lives_before(study, name), self._life]
+        self._note = {**identity(), "device": device, LIVES: lives, BEATS: 0, ENDED: ""}
         self._claim: Claim | None = None
         self._run = ""
         self._over = threading.Event()
@@ -364,8 +372,19 @@ class _Beats:
             if self._claim is not None:
                 self._claim.beat(self._run)
             self._note[BEATS] += 1
+            self._life[1] = max(self._life[0], time.time())
             with Folder.opened(make_folder(self._study / WORKERS)) as folder:
                 folder.write(f"{self._name}.json", json.dumps(self._note).encode())
+
+
+def _lives_before(study: Path, name: str) -> list[Any]:
+    """When earlier processes of this worker lived: of one that was worn, or preempted."""
+    try:
+        with Folder.opened(study / WORKERS) as folder:
+            lives = folder.read_json(f"{name}.json", _LARGEST_NOTE).get(LIVES)
+    except (OSError, ValueError):
+        return []
+    return lives[-_LIVES:] if isinstance(lives, list) else []
 
 
 def plan_now(record: StudyRecord) -> Action:

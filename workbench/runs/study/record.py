@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -49,6 +49,10 @@ _NUMBER = re.compile(r"[0-9]{4,5}")
 _PIECE = re.compile(
     r"s(0|[1-9][0-9]{0,8})r([0-9])(?:g([1-9][0-9]{0,3})\.(claim|beat|back)|\.(end)\.json)"
 )
+LIVES = "lives"
+"""In the note of a worker: from when to when its processes have lived, [begin, last beat] each."""
+_GRACE = 30.0
+"""Seconds after its last beat in which a worker that has not left counts as alive."""
 _MUST = object()
 T = TypeVar("T")
 
@@ -63,8 +67,8 @@ class StudyHead:
     mode: Mode
     """Whether a lower or a higher value of it is better."""
     budget: Mapping[str, float]
-    """{"fits": 8.0}, in fits of full length, or {"seconds": 7200}, in time since the study was
-    made, without pauses, whether a worker lives or not.
+    """{"fits": 8.0}, in fits of full length, or {"seconds": 7200}, in time in which at least one
+    worker lives, without pauses.
     """
     space: Mapping[str, Any]
     """As `Space.to_record` writes it."""
@@ -121,7 +125,7 @@ class PieceEnd:
     """The id of its run."""
     seconds: float = 0.0
     cause: str = ""
-    """Why it is infeasible or failed, in words."""
+    """Why it is infeasible or failed, or why it began again, in words."""
     step: int = 0
     """Updates taken so far."""
     best_step: int | None = None
@@ -156,6 +160,8 @@ class PieceRecord:
     """A counter that its worker raises every few seconds; it says nothing by itself."""
     run: str = ""
     """The run in which it was last trained, from which a take-over continues."""
+    cost: float = 0.0
+    """What was trained of it before it was given back, as a share of a whole fit."""
     end: PieceEnd | None = None
 
 
@@ -264,19 +270,22 @@ class StudyRecord:
 
     @property
     def spent(self) -> float:
-        """The cost of all that has ended, in whole fits, with the searches before."""
+        """The cost of all that has ended or was given back, in whole fits, with the searches
+        before.
+        """
         searches = float(self._searches.get("spent", 0.0))
-        ends = (p.end for trial in self.trials for p in trial.pieces)
-        return self.head.spent + searches + sum(end.cost for end in ends if end is not None)
+        pieces = (piece for trial in self.trials for piece in trial.pieces)
+        costs = (p.cost if p.end is None else p.end.cost for p in pieces)
+        return self.head.spent + searches + sum(costs)
 
     @property
     def by_hand(self) -> float:
         """The cost of what a user asked for, in whole fits; it is beyond the budget."""
         return sum(
-            piece.end.cost
+            piece.cost if piece.end is None else piece.end.cost
             for trial in self.trials
             for piece in trial.pieces
-            if piece.end is not None and self.is_by_hand(trial, piece)
+            if self.is_by_hand(trial, piece)
         )
 
     def is_by_hand(self, trial: TrialRecord, piece: PieceRecord) -> bool:
@@ -303,11 +312,13 @@ class StudyRecord:
 
     def seconds_left(self, now: float) -> float:
         """What is left at this moment, in seconds since 1970, of a budget in time; infinite where
-        it is one in fits. No time passes while the study is paused, or between its end by hand
-        and more budget. Time that is added after the end counts from then on.
+        it is one in fits. No time passes while no worker lives, as their beats say, while the
+        study is paused, or between its end by hand and more budget. Time that is added after the
+        end counts from then on.
         """
         if "seconds" not in self.head.budget:
             return math.inf
+        lives = [*_lives(self.workers.values())]
         seconds, since = self.head.budget["seconds"], self.head.created
         paused = ended = False
         for change in self.changes:
@@ -316,14 +327,14 @@ class StudyRecord:
             # clocks of several machines may differ a little
             moment = max(change.created, since)
             if not (paused or ended):
-                seconds = max(seconds - (moment - since), 0.0)
+                seconds = max(seconds - _lived(lives, since, moment), 0.0)
             since = moment
             if change.kind in ("pause", "resume"):
                 paused = change.kind == "pause"
             else:
                 ended = change.kind == "end"
                 seconds += change.values.get("seconds", 0.0)
-        return seconds if paused or ended else seconds - (now - since)
+        return seconds if paused or ended else seconds - _lived(lives, since, now)
 
     @property
     def paused(self) -> bool:
@@ -386,6 +397,30 @@ class StudyRecord:
     def stopped(self) -> frozenset[int]:
         """The numbers of the trials that a user stopped."""
         return frozenset(c.values["trial"] for c in self.changes if c.kind == "stop")
+
+
+def _lives(workers: Iterable[Mapping[str, Any]]) -> Iterator[tuple[float, float]]:
+    """When at least one of these workers lived: spans of time in order, none within another."""
+    until = -math.inf
+    for begin, end in sorted(life for worker in workers for life in _lives_of(worker)):
+        if end > until:
+            yield max(begin, until), end
+            until = end
+
+
+def _lives_of(worker: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
+    lives = worker.get(LIVES)
+    if not isinstance(lives, list):
+        return
+    for number, life in enumerate(lives, 1):
+        if isinstance(life, list) and [type(moment) for moment in life] == [float, float]:
+            lasts = number == len(lives) and not worker.get("ended")
+            yield life[0], life[1] + (_GRACE if lasts else 0.0)
+
+
+def _lived(lives: Iterable[tuple[float, float]], since: float, until: float) -> float:
+    """The seconds of these spans between two moments."""
+    return sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in lives)
 
 
 class _Reader:
@@ -537,13 +572,18 @@ class _Reader:
         if generation:
             claim = self._json(folder, files[generation, "claim"], where) or {}
         end = self._end(folder, files[0, "end"], where) if (0, "end") in files else None
-        back = (generation, "back") in files
+        back = files.get((generation, "back"))
         if end is None and not generation:
             return None
-        beats, run = 0, ""
+        beats, run, cost = 0, "", 0.0
         if end is None:
             beats, run = self._last_run(folder, where, generation, files)
-        state: Literal["claimed", "open", "ended"] = "open" if back else "claimed"
+        if end is None and back is not None:
+            try:
+                cost = _cost(self._json(folder, back, where) or {})
+            except ValueError as error:
+                self._left_out(f"{where}/{back}", error)
+        state: Literal["claimed", "open", "ended"] = "claimed" if back is None else "open"
         return PieceRecord(
             seed,
             rung,
@@ -553,6 +593,7 @@ class _Reader:
             claim,
             beats,
             run if end is None else end.run,
+            cost,
             end,
         )
 
@@ -738,7 +779,7 @@ def _end(data: Mapping[str, Any]) -> PieceEnd:
         raise ValueError(f"run={shown(run)} is no run's id")
     return PieceEnd(
         status=cast("EndStatus", status),
-        cost=max(0.0, _number(data, "cost") or 0.0),
+        cost=_cost(data),
         value=_number(data, "value"),
         run=run,
         seconds=_number(data, "seconds") or 0.0,
@@ -786,6 +827,10 @@ def _check_compare(name: str, space: Mapping[str, Any]) -> None:
     """ValueError: the setting whose values are compared is no choice of the space."""
     if name and ("." in name or name not in space or space[name]["kind"] != "choice"):
         raise ValueError(f"compare={shown(name)} is no choice of the space")
+
+
+def _cost(data: Mapping[str, Any]) -> float:
+    return max(0.0, _number(data, "cost") or 0.0)
 
 
 def _check_amounts(values: Mapping[str, Any], *keys: str) -> None:

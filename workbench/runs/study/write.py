@@ -125,10 +125,12 @@ class Claim:
         with self._opened() as folder:
             return folder.create(_end_name(self.seed, self.rung), _data(_plain(asdict(end))))
 
-    def give_back(self) -> None:
-        """Leave it to another worker, which continues from the run of the last beat."""
+    def give_back(self, cost: float = 0.0) -> None:
+        """Leave it to another worker, which continues from the run of the last beat. cost: of what
+        was trained of the piece, as a share of a whole fit.
+        """
         with self._opened() as folder:
-            folder.create(self._name("back"), _data({"worker": self.worker}))
+            folder.create(self._name("back"), _data({"worker": self.worker, "cost": cost}))
 
     def is_current(self) -> bool:
         """Whether no later generation has taken it over, and it has not ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,8 @@ class RunBrief:
     """What a search found."""
     waits_for: str = ""
     """What a queued fit waits for."""
+    study: str = ""
+    """Its place in a study, in a line; "": it is in none."""
 
     @classmethod
     def read(cls, folder: Path) -> RunBrief:
@@ -117,13 +119,14 @@ class RunBrief:
         model = (read.model_text(header), task.get("parameters"))
         for event in new:
             fold.add(event)
-        return fold.brief(
+        brief = fold.brief(
             folder.name,
             fold.state.state(header, folder),
             read.created(header, folder),
             model,
             folder,
         )
+        return replace(brief, study=read.study_text(header))
 
     @classmethod
     def of(cls, run: Run) -> RunBrief:

@@ -24,7 +24,7 @@ from workbench.runs.run import Run
 from workbench.runs.tables.render import html_table, sparkline, text_table
 from workbench.units import duration, number
 
-_HEAD = ("run", "status", "updates", "time", "loss", "last values", "name and tags")
+_HEAD = ("run", "status", "updates", "time", "loss", "last values", "study", "name and tags")
 _ALWAYS = 4
 """Columns that are never left out."""
 _BARS = 16
@@ -155,6 +155,7 @@ def _row(run: RunSummary) -> list[str]:
         duration(run.seconds),
         _losses(run.path),
         printable(run.waits_for) or result or "  ".join(values),
+        read.study_text(run.header),
         "  ".join(filter(None, words)),
     ]
 

@@ -79,7 +79,7 @@ export class RowView {
     if (row.error) lines.push(el("div", "wb-side-error", row.error));
     const given = row.columns.map((name, i) => [name, row.cells[i] ?? ""] as const).filter(([, value]) => value !== "");
     const facts = given.map(([name, value]) => this.texts.setting(name, value));
-    const origin = [...(row.name ? [row.run] : []), ...(row.folder ? [row.folder] : []), ...(row.from ? [this.texts.from(row.from)] : [])];
+    const origin = [row.name ? row.run : "", row.folder, row.study, row.from ? this.texts.from(row.from) : ""].filter(Boolean);
     for (const words of [origin, facts]) if (words.length > 0) lines.push(el("div", "wb-side-muted wb-side-line", words.join(" · ")));
     if (row.tags.length > 0) {
       const tags = el("div", "wb-side-tags", "", { role: "img", "aria-label": this.texts.tagsOf(row.tags) });

@@ -104,6 +104,8 @@ export interface RunRow {
   run: string;
   status: string;
   from: string;
+  /** Its place in a study, or "". */
+  study: string;
   loss: string;
   metric: string;
   value: string;

@@ -84,11 +84,12 @@ export class Row {
     this.tick.checked = chosen;
   }
 
-  /** The id, or the name and the id; where it continues another one; notes and tags. */
+  /** The id, or the name and the id; where it continues another one; its place in a study; notes and tags. */
   private name(row: RunRow, notes: string): HTMLElement {
     const cell = el("th", "wb-run-name", row.name || row.run, { scope: "row" });
     if (row.name) cell.append(el("span", "wb-run-from", row.run));
     if (row.from) cell.append(el("span", "wb-run-from", words.from(row.from)));
+    if (row.study) cell.append(el("span", "wb-run-from", row.study));
     if (notes) cell.append(el("span", "wb-run-from wb-run-notes", notes, { title: notes }));
     if (row.tags.length) {
       const tags = el("span", "wb-run-tags");

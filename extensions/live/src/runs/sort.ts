@@ -40,6 +40,6 @@ function compare(a: number | string | null, b: number | string | null, down: boo
 
 /** Whether every word of the search is somewhere in the row's text. */
 export function found(row: RunRow, notes: string, search: string): boolean {
-  const text = [row.run, row.name, row.status, row.from, ...row.tags, ...row.cells, notes].join("\n").toLowerCase();
+  const text = [row.run, row.name, row.status, row.from, row.study, ...row.tags, ...row.cells, notes].join("\n").toLowerCase();
   return search.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }

@@ -232,6 +232,7 @@ def listed(
         row = {
             **moving(brief),
             "from": cut(brief.origin, CELL),
+            "study": cut(brief.study, CELL),
             "cells": [cut(cell, CELL) for cell in cells],
             "created": finite(brief.created) or 0,
             "name": cut(added.name, ADDED),
