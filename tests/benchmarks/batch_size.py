@@ -3,9 +3,10 @@
 repeats: how often several searches of a model recommend the same size, and what they cost. maximum: trials, updates, time and
 distance from the true maximum, beside Lightning's and accelerate's where they are installed. On a CPU a process has a memory limit
 there. With `--device cuda` the limits are 8 GiB and all that the device has, and the true maximum is bisected by a plain loop. target:
-the time to a validation loss at the recommended size, as a multiple of that at the best of five sizes. Updates are counted in plain
-loops, with the best rate of a grid for each size. Their time is measured alone, in turn. The recommendation is computed from
-these times and the noise scale. It takes minutes for each task and seed; `--tasks mlp friedman --seeds 1` is short.
+the time to a validation loss at the recommended size, as a multiple of that at the best of five sizes, with the standard error of the
+ratio. Updates are counted in plain loops, with the best rate of a grid for each size; both are means of logarithms over the seeds. The time
+of an update is measured alone, in turn. The recommendation is computed from these times and the noise scale that a search measures, at the
+middle rate. It takes minutes for each task; `--tasks mlp friedman --seeds 2` is short.
 """
 
 from __future__ import annotations
@@ -34,13 +35,17 @@ from torch.utils.data import DataLoader, TensorDataset
 import workbench as wb
 from workbench.events import Trial
 from workbench.instruments.core_time import core_seconds
-from workbench.instruments.noise_scale import Sketch, noise_scale, rounded
+from workbench.instruments.noise_scale import NoiseScale
 from workbench.launch.process import fork_client
+from workbench.settings import Settings
+from workbench.task.factory import task_of
 from workbench.tuners.batch_size.batch_size_choice import Epoch, choose
+from workbench.tuners.batch_size.batch_size_finder import AT_LEAST
+from workbench.tuners.batch_size.noise_trial import measure_noise, size_for_noise, stretch_of
 
 from . import lr_tasks
 from .lr_regret import batches, initial_loss, val_loss
-from .lr_tasks import ADAMW, DECAY, TASKS, Task, cnn, digit_pictures
+from .lr_tasks import ADAM, ADAMW, DECAY, MOMENTUM, TASKS, Data, Task, cnn, digit_pictures, split
 
 EACH = 256 * 1024
 """Bytes that a sample takes in a forward pass."""
@@ -83,6 +88,48 @@ class ConvNeXt(nn.Module):
         return self.head(x.mean((2, 3)))  # type: ignore[no-any-return]
 
 
+@functools.cache
+def signals() -> tuple[Data, Data]:
+    """Noisy waves of one of six frequencies, each with a phase of its own."""
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 6, (2500,), generator=g)
+    phase, time = torch.rand(2500, 1, generator=g), torch.linspace(0, 1, 64)
+    waves = torch.sin(2 * math.pi * ((3 + 2 * y[:, None]) * time + phase))
+    x = waves + 1.5 * torch.randn(2500, 64, generator=g)
+    return split(x[:, None], y, torch.long, scaled=False)
+
+
+def signal_net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv1d(1, 16, 9), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(16, 16, 9), nn.ReLU(),
+        nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.Linear(64, 6),
+    )  # fmt: skip
+
+
+@functools.cache
+def bags() -> tuple[Data, Data]:
+    """Bags of twenty words from one of eight topics; one label of ten is wrong."""
+    g = torch.Generator().manual_seed(0)
+    topics = torch.softmax(1.5 * torch.randn(8, 300, generator=g), 1)
+    y = torch.randint(0, 8, (3000,), generator=g)
+    words = torch.multinomial(topics[y], 20, replacement=True, generator=g)
+    wrong = torch.rand(3000, generator=g) < 0.1
+    labels = torch.where(wrong, torch.randint(0, 8, (3000,), generator=g), y)
+    return split(words, labels, torch.long, scaled=False)
+
+
+class Bag(nn.Module):
+    """The mean of the words' vectors, and an MLP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.EmbeddingBag(300, 32)
+        self.head = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.embed(x.long()))  # type: ignore[no-any-return]
+
+
 class Case(NamedTuple):
     """A task, and the learning rates of which each size takes the best one."""
 
@@ -92,8 +139,8 @@ class Case(NamedTuple):
 
 NAMED = {task.name: task for task in TASKS}
 CASES = {
-    "mlp": Case(NAMED["digits mlp sgd"], (0.03, 0.1, 0.3, 1, 3)),
-    "friedman": Case(NAMED["friedman mlp momentum"], (0.01, 0.03, 0.1)),
+    "mlp": Case(NAMED["digits mlp sgd"], (0.2, 0.4, 0.8, 1.5)),
+    "friedman": Case(NAMED["friedman mlp momentum"], (0.02, 0.04, 0.08, 0.15)),
     "cnn": Case(
         Task(
             "digits cnn norm adamw",
@@ -102,15 +149,23 @@ CASES = {
             F.cross_entropy,
             ADAMW,
         ),
-        (0.003, 0.01, 0.03),
+        (0.004, 0.01, 0.02, 0.04),
     ),
-    "unbalanced": Case(NAMED["unbalanced mlp adamw"], (0.003, 0.01, 0.03)),
-    "autoencoder": Case(NAMED["autoencoder adam"], (0.003, 0.01, 0.03)),
+    "unbalanced": Case(NAMED["unbalanced mlp adamw"], (0.004, 0.008, 0.015, 0.03)),
+    "autoencoder": Case(NAMED["autoencoder adam"], (0.004, 0.008, 0.015, 0.03)),
     "convnext": Case(
         Task("digits convnext adamw", ConvNeXt, digit_pictures, F.cross_entropy, DECAY),
-        (0.003, 0.01, 0.03),
+        (0.002, 0.004, 0.008, 0.015),
     ),
-    "transformer": Case(NAMED["text transformer adamw"], (0.001, 0.003, 0.01)),
+    "transformer": Case(NAMED["text transformer adamw"], (0.001, 0.002, 0.004, 0.008)),
+    # written after the rule
+    "signals": Case(
+        Task("signals conv1d momentum", signal_net, signals, F.cross_entropy, MOMENTUM),
+        (0.01, 0.03, 0.08, 0.2),
+    ),
+    "bags": Case(
+        Task("bags of words adam", Bag, bags, F.cross_entropy, ADAM), (0.003, 0.008, 0.02, 0.05)
+    ),
 }
 REPEATED = ("mlp", "cnn", "convnext", "transformer")
 
@@ -349,9 +404,7 @@ SIZES = (16, 32, 64, 128, 256)
 PRESENT = 32
 SHARES = (0.8, 0.9, 0.95)
 """Of the fall from the loss of the initial weights to the lowest of all runs."""
-AFTER = (0, 10, 30)
-"""The noise scale is measured after so many updates."""
-SAMPLES, FEWEST, MOST = 20_000, 300, 1500
+SAMPLES, FEWEST, MOST = 12_000, 300, 800
 """A run reads so many samples, in at least and at most so many updates."""
 Curve = list[tuple[int, float]]
 """Updates, and the validation loss after them."""
@@ -360,55 +413,78 @@ Curve = list[tuple[int, float]]
 def target(names: Sequence[str], seeds: int) -> None:
     """Print a row for each task."""
     shares = " | ".join(f"{share:.0%}" for share in SHARES)
-    after = f"{', '.join(map(str, AFTER[:-1]))} and {AFTER[-1]}"
-    print(f"| task | N after {after} updates | recommended by these | {shares} |")
+    print(f"| task | noise scale | recommended | {shares} |")
     print("|---" * (3 + len(SHARES)) + "|")
     for name in names:
         print(row(CASES[name], seeds), flush=True)
 
 
 def row(case: Case, seeds: int) -> str:
-    """The noise scales, the sizes recommended by them, and the time at each to each share of the fall."""
+    """The noise scale, the size recommended by it, and the time at this size to each share of the fall."""
     task = case.task
     seconds = update_seconds(task)
     passed = [Trial(size, True, each, size / each) for size, each in seconds.items()]
-    epoch = Epoch(len(task.data()[0][0]), 1, 10)
-    noise = noise_scales(case)
-    best = [choose(passed, epoch, scale, PRESENT).best or PRESENT for scale in noise]
+    noise = searched_noise(case, next(trial for trial in passed if trial.size == PRESENT))
+    best = choose(passed, Epoch(len(task.data()[0][0]), 1, 10), noise, PRESENT).best or PRESENT
     curves = {
         (size, lr): [curve(task, size, lr, seed) for seed in range(seeds)]
         for size in SIZES
         for lr in case.rates
     }
     start = statistics.fmean(initial_loss(task, seed) for seed in range(seeds))
-    lowest = min(loss for runs in curves.values() for run in runs for _, loss in run)
-    recommended = list(dict.fromkeys(best))
+    lowest = min(
+        statistics.fmean(min(loss for _, loss in run) for run in runs) for runs in curves.values()
+    )
     cells = [
         task.name,
-        ", ".join("not known" if scale is None else rounded(scale) for scale in noise),
-        ", ".join(f"{size} (stays)" if size == PRESENT else str(size) for size in recommended),
+        noise.reason.partition(":")[0],
+        f"{best} (stays)" if best == PRESENT else str(best),
     ]
     for share in SHARES:
-        times = times_to(start - share * (start - lowest), curves, seconds)
-        multiples = (times[size] / min(times.values()) for size in recommended)
+        times = times_to(start - share * (start - lowest), start, curves, seconds)
+        least = min(times.values())
+        multiple = times[best].seconds / least.seconds
+        error = 0.0 if times[best] == least else math.hypot(times[best].error, least.error)
         cells.append(
-            ", ".join(f"{m:.2f}" if math.isfinite(m) else "not reached" for m in multiples)
+            f"{multiple:.2f} ± {multiple * error:.2f}" if math.isfinite(multiple) else "not reached"
         )
     return f"| {' | '.join(cells)} |"
 
 
+class Time(NamedTuple):
+    """The time to a loss, and the standard error of its logarithm."""
+
+    seconds: float
+    error: float
+
+
 def times_to(
-    loss: float, curves: Mapping[tuple[int, float], list[Curve]], seconds: Mapping[int, float]
-) -> dict[int, float]:
-    """The seconds of each size to a loss with its best rate: the median of the seeds, where all reach it; else infinite."""
-    times = dict.fromkeys(SIZES, math.inf)
+    loss: float,
+    start: float,
+    curves: Mapping[tuple[int, float], list[Curve]],
+    seconds: Mapping[int, float],
+) -> dict[int, Time]:
+    """The time of each size to a loss with its best rate; infinite where a seed does not reach it."""
+    times = dict.fromkeys(SIZES, Time(math.inf, 0.0))
     for (size, _), runs in curves.items():
-        updates = [
-            next((update for update, value in run if value <= loss), math.inf) for run in runs
-        ]
+        updates = [updates_to(loss, start, run) for run in runs]
         if all(map(math.isfinite, updates)):
-            times[size] = min(times[size], statistics.median(updates) * seconds[size])
+            logs = [math.log(number) for number in updates]
+            error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
+            reached = Time(math.exp(statistics.fmean(logs)) * seconds[size], error)
+            times[size] = min(times[size], reached)
     return times
+
+
+def updates_to(loss: float, start: float, run: Curve) -> float:
+    """The updates to a loss, between two validations by their line; inf: it is not reached."""
+    before = (0, start)
+    for updates, value in run:
+        if value <= loss:
+            share = (before[1] - loss) / (before[1] - value)
+            return before[0] + (updates - before[0]) * share
+        before = (updates, value)
+    return math.inf
 
 
 def update_seconds(task: Task) -> dict[int, float]:
@@ -439,31 +515,22 @@ def update(
     return loss.item()
 
 
-def noise_scales(case: Case) -> list[float | None]:
-    """The noise scale after each number of updates in `AFTER`, at the middle rate; None: not known."""
-    task = case.task
+def searched_noise(case: Case, trial: Trial) -> NoiseScale:
+    """The noise scale that a search measures, at the middle rate."""
+    task, planned = case.task, SAMPLES // PRESENT
     torch.manual_seed(0)
-    model = task.model()
-    optimizer = task.optimizer(model.parameters(), lr=case.rates[len(case.rates) // 2])
-    feed = batches(task.data()[0], PRESENT, 0)
-    scales, updates = list[float | None](), 0
-    for after in AFTER:
-        for _ in range(after - updates):
-            update(task, model, optimizer, feed)
-        updates = after
-        scales.append(measured_noise(task, model))
-    return scales
-
-
-def measured_noise(task: Task, model: nn.Module, size: int = 16) -> float | None:
-    """The noise scale at the present weights, from 80 batches of so many samples."""
-    sketch, gradients = Sketch(list(model.parameters())), []
-    for x, y in itertools.islice(batches(task.data()[0], size, 5), 80):
-        model.zero_grad()
-        task.loss(model(x), y).backward()
-        gradients.append(sketch.take())
-    model.zero_grad()
-    return noise_scale(gradients, [size] * len(gradients), size).value
+    train, val = (TensorDataset(*data) for data in task.data())
+    made = task_of(
+        task.model(), train=train, val=val, test=None, loss=task.loss, optimizer=task.optimizer,
+        scheduler=None, metrics=None, collate_fn=None,
+    )  # fmt: skip
+    settings = Settings.make(
+        batch_size=PRESENT, lr=case.rates[len(case.rates) // 2], max_steps=planned,
+        accelerator="cpu", num_workers=0, seed=0,
+    )  # fmt: skip
+    stretch = stretch_of(trial, planned, max(AT_LEAST, planned * (trial.seconds or 0.0)))
+    size = size_for_noise(list(SIZES), len(train))
+    return measure_noise(made, settings, size, len(train) // size, stretch=stretch)
 
 
 def curve(task: Task, size: int, lr: float, seed: int) -> Curve:
@@ -493,7 +560,7 @@ def main() -> None:
     parser.add_argument(
         "--tasks", nargs="+", choices=CASES, help=f"of `repeats` ({', '.join(REPEATED)}) and `target` (all)"
     )  # fmt: skip
-    parser.add_argument("--seeds", type=int, default=2, help="of `target`")
+    parser.add_argument("--seeds", type=int, default=4, help="of `target`")
     parser.add_argument("--searches", type=int, default=10, help="of `repeats`")
     parser.add_argument(
         "--device",

@@ -125,11 +125,13 @@ class Searches(BenchBase):
         tried, and takes
         `headroom` off. The recommended size reaches a loss in nearly the least time, by its speed
         and the gradient noise scale; the present size stays unless another saves 10% of it.
-        min_updates_per_epoch: no size is recommended that leaves fewer. Speeds are compared for a
-        tenth of the training's time, at least 0.5 and at most 10 seconds.
+        min_updates_per_epoch: no size is recommended that leaves fewer; "power" skips such sizes
+        where all data fits into one batch. The trials of "power", and then the comparison of
+        speeds, take no longer than the planned training, or 2 seconds if that is more.
         max_memory: bytes that a trial on CPU may take (None: what is free). The result's
-        `noise_scale` is the gradient noise scale at the model's present weights, measured after the
-        trials on one device. The size is not applied: `bench.set(batch_size=…)` does that.
+        `noise_scale` is the mean gradient noise scale in the first fifth of the training, or in a
+        shorter stretch of a long one, measured after the trials on one device. The size is not
+        applied: `bench.set(batch_size=…)` does that.
         Several devices try a size together: sizes and max_memory are per device, samples/s are the
         sum over all devices.
         method: "validate", "test" or "predict" try batches of that stage instead of updates.

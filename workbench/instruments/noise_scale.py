@@ -14,7 +14,8 @@ mean gradient. The loss of a batch must be the mean over its samples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,13 @@ class NoiseScale:
     uncertainty: float | None
     reason: str
     """What the number means, or why the noise scale is unknown, in a sentence."""
+    at_least: float | None = None
+    """What it is at least (95%); None: nothing is known of it."""
+
+    @property
+    def samples(self) -> float | None:
+        """By how many samples to judge a batch size: the noise scale, or what it is at least."""
+        return self.at_least if self.value is None else self.value
 
 
 class Sketch:
@@ -136,16 +144,21 @@ def noise_scale(
         w @ squared_norms - w * squared_norms,
     )
     per_sample = w.sum() / (many * samples)
+    # 1 / N has an upper end even where |G|^2 may be 0
+    most = square / spread + _uncertainty(squares / spreads) if spread > 0 else 0.0
+    at_least = float(1 / most / per_sample) if most > 0 else None
     if (
         square <= 0
         or spread <= 0
         or (uncertainty := _uncertainty(spreads / spread - squares / square)) > KNOWN
     ):
+        least = "" if at_least is None else f", {rounded(at_least)} samples or more"
         return NoiseScale(
             None,
             None,
-            f"not known yet: the mean gradient of {many * samples:,} samples is not clearly above"
-            f" its noise, so it is large at {at}.",
+            f"not known: the mean gradient of {many * samples:,} samples is not clearly above"
+            f" its noise, so it is large at {at}{least}.",
+            at_least,
         )
     value = float(spread / square / per_sample)
     return NoiseScale(
@@ -153,6 +166,42 @@ def noise_scale(
         uncertainty,
         f"about {rounded(value)} samples (within {uncertainty:.0%}) at {at}:"
         " larger batches save few updates. It grows while the loss falls.",
+        at_least,
+    )
+
+
+def mean_of(scales: Mapping[int, NoiseScale]) -> NoiseScale:
+    """The geometric mean of noise scales, which were measured after so many updates each.
+
+    Those of which nothing is known are left out. Where one is known to be large only, it counts as
+    what it is at least, and so does the mean.
+    """
+    known = {after: scale for after, scale in scales.items() if scale.samples is not None}
+    if len(known) < 2:
+        return next(iter((known or scales).values()))
+    logs = [math.log(scale.samples or math.nan) for scale in known.values()]
+    mean = math.exp(sum(logs) / len(logs))
+    listed = ", ".join(
+        f"{'' if scale.value is not None else 'at least '}{rounded(scale.samples or math.nan)}"
+        for scale in known.values()
+    )
+    after = f"{', '.join(map(str, list(known)[:-1]))} and {list(known)[-1]}"
+    if any(scale.value is None for scale in known.values()):
+        return NoiseScale(
+            None,
+            None,
+            f"{rounded(mean)} samples or more, the mean of {listed} after {after} updates: the"
+            " mean gradient is not clearly above its noise.",
+            mean,
+        )
+    squares = [(scale.uncertainty or 0.0) ** 2 for scale in known.values()]
+    uncertainty = math.sqrt(sum(squares)) / len(squares)
+    return NoiseScale(
+        mean,
+        uncertainty,
+        f"about {rounded(mean)} samples (within {uncertainty:.0%}), the mean of {listed} after"
+        f" {after} updates: larger batches save few updates. It grows while the loss falls.",
+        mean * (1 - uncertainty),
     )
 
 

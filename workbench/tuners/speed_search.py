@@ -199,6 +199,8 @@ class PrecisionRequest:
     tolerance: float = 0.05
 
     def __post_init__(self) -> None:
+        if not isinstance(self.try_compile, bool):
+            raise SettingsError(f"try_compile={shown(self.try_compile)}: give True or False.")
         if (
             isinstance(self.updates, bool)
             or not isinstance(self.updates, int)

@@ -278,13 +278,18 @@ def _updates(session: Session, settings: Settings, size: int, epoch: int) -> Tri
         session.task, settings, epoch=epoch, across_epochs=True, in_step=session.parallel.rounds
     )
     session.train_mode()
+    carried: dict[int, Any] = {}
 
     def once() -> None:
+        nonlocal carried
         try:
             window = next(feed)
         except NoBatch:
             raise NotEnoughData(f"the data holds fewer than {size} samples") from None
+        # sizes that take turns may change between two pieces of a batch in time
+        session.state.hiddens = carried
         loss = train_step(session, window)
+        carried = session.state.hiddens
         if loss is not None:
             float(loss)  # waits for the device
 

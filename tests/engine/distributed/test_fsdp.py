@@ -265,7 +265,7 @@ def test_searches_and_predictions() -> None:
         sizes = RankSearch(
             supervised(plain_net(), train=labelled(40)),
             size,
-            BatchSizeRequest(max_val=8, steps_per_trial=1),
+            BatchSizeRequest(max_val=8, steps_per_trial=1, min_updates_per_epoch=1),
         )
         if world > 1:
             sizes(heard, Mailbox())

@@ -27,7 +27,7 @@ def test_a_search_of_two_ranks(tmp_path, one_thread):
     model = plain_net()
     b = bench(model, labelled(50), tmp_path, adam, devices=2)
     before = weights(model)
-    job = b.find_batch_size(init_val=8, steps_per_trial=1)
+    job = b.find_batch_size(init_val=8, steps_per_trial=1, min_updates_per_epoch=1)
     found = job.result()
     assert [t.size for t in found.trials] == [8, 16, 25]
     assert all(

@@ -189,7 +189,8 @@ def test_a_batch_size_is_found_first_and_taken(tmp_path):
     assert run.status == "finished"
     kinds = [type(e) for e in job.events if isinstance(e, SearchEnded | CurveEnded)]
     assert kinds == [SearchEnded, CurveEnded]
-    assert [t.size for t in of(job, Trial)] == [2, 4, 8, 16, 32, 64]
+    # 16 updates of 4, and 8 of 8, the present size
+    assert sorted({t.size for t in of(job, Trial)}) == [2, 4, 8, 64]
     end = of(job, SearchEnded)[0]
     changed = [c.values for c in of(job, Changed)]
     assert end.best in {t.size for t in of(job, Trial)}
@@ -258,7 +259,7 @@ def test_any_task_travels_from_the_middle_of_a_fit(kind, tmp_path):
     job = b.fit()
     run = job.result()
     assert run.status == "finished"
-    assert len(of(job, Trial)) >= 4
+    assert len(of(job, Trial)) >= 3
     assert all(t.ok for t in of(job, Trial))
 
 

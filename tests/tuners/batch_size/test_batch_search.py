@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from workbench import events
 from workbench.events import Message, SearchEnded, Trial
 from workbench.settings import SettingsError
+from workbench.tuners.batch_size.batch_size_choice import Epoch
 from workbench.tuners.batch_size.batch_size_search import (
     BatchSizes,
     ModelDoesNotFit,
@@ -149,6 +150,28 @@ class TestPower:
         found = search(Device(100))
         assert sizes(found) == [2, 4, 8, 16, 32, 64, 128]
         assert (found.largest, found.ended) == (64, "128 did not fit")
+
+    def test_sizes_that_leave_an_epoch_too_few_updates_are_not_tried_one_by_one(self):
+        """The digits: 1,437 samples make eleven updates of 128."""
+        found = search(Device(10**6), cap=1437, epoch=Epoch(1437, 1, 10))
+        assert sizes(found) == [2, 4, 8, 16, 32, 64, 128, 1437]
+        assert found.ended == "stopped at the size of the data set (1437)"
+        assert (found.best, found.largest) == (128, 1437)
+
+    @pytest.mark.parametrize(("limit", "largest"), [(600, 512), (200, 128), (1100, 1024)])
+    def test_where_all_of_the_data_does_not_fit_they_are(self, limit, largest):
+        found = search(Device(limit), cap=1437, epoch=Epoch(1437, 1, 10))
+        assert found.largest == largest
+        assert found.ended == f"{min(2 * largest, 1437)} did not fit"
+
+    def test_no_size_is_tried_for_longer_than_a_reason_allows(self):
+        found = search(
+            Device(10**6),
+            too_long=lambda passed, size: f"{size} takes too long" if len(passed) > 3 else "",
+        )
+        assert sizes(found) == [2, 4, 8, 16]
+        assert found.ended == "32 takes too long"
+        assert found.best == 16
 
     def test_max_val_is_tried_itself(self):
         found = search(Device(10**6), max_val=24, cap=1000)
@@ -328,17 +351,18 @@ class TestProperties:
     @given(
         limit=st.integers(1, 5000),
         cap=st.none() | st.integers(1, 3000),
-        max_val=st.none() | st.integers(1, 3000),
+        more=st.none() | st.integers(0, 3000),
         init_val=st.integers(1, 4000),
+        samples=st.none() | st.integers(1, 6000),
         mode=st.sampled_from(["power", "binsearch"]),
         max_trials=st.integers(1, 60),
         headroom=st.sampled_from([0.0, 0.05, 0.5, 0.99]),
         busy=st.integers(1, 5000),
     )
     def test_what_is_returned_was_tried_and_passed(
-        self, limit, cap, max_val, init_val, mode, max_trials, headroom, busy
+        self, limit, cap, more, init_val, samples, mode, max_trials, headroom, busy
     ):
-        device = Device(limit, busy)
+        device, max_val = Device(limit, busy), None if more is None else init_val + more
         found = search(
             device,
             mode=mode,
@@ -347,6 +371,7 @@ class TestProperties:
             max_val=max_val,
             cap=cap,
             headroom=headroom,
+            epoch=None if samples is None else Epoch(samples, 1, 10),
         )
         passed = {t.size for t in found.trials if t.ok}
         bound = min(v for v in (cap, max_val, limit, 10**9) if v is not None)
@@ -396,6 +421,7 @@ class TestArguments:
             ({"max_trials": 0}, "max_trials=0"),
             ({"max_val": 0}, "max_val=0"),
             ({"max_val": "8"}, "max_val='8'"),
+            ({"init_val": 64, "max_val": 32}, "max_val=32 is below init_val=64"),
             ({"cap": 0}, "data set is empty"),
             ({"headroom": 1.0}, "headroom=1.0"),
             ({"headroom": -0.1}, "headroom=-0.1"),

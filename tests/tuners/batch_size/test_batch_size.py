@@ -50,7 +50,7 @@ def test_only_sizes_that_were_tried_and_the_data_as_a_cap(tmp_path):
     model = noisy_net()
     before = weights(model)
     b = bench(model, labelled(100), tmp_path, adam)
-    job = b.find_batch_size(init_val=16)
+    job = b.find_batch_size(init_val=16, min_updates_per_epoch=1)
     found = job.result()
     assert [t.size for t in found.trials] == [16, 32, 64, 100]
     assert all(t.ok and t.samples_per_second > 0 and t.seconds > 0 for t in found.trials)
@@ -246,7 +246,15 @@ def test_measuring_leaves_no_trace(tmp_path, one_thread):
 
 def test_bad_requests_are_refused_at_once(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path)
-    for wrong in ({"steps_per_trial": 0}, {"max_memory": 0}, {"steps_per_trial": 1.5}):
+    for wrong in (
+        {"steps_per_trial": 0},
+        {"steps_per_trial": 1.5},
+        {"min_updates_per_epoch": True},
+        {"max_memory": 0},
+        {"max_memory": "8GB"},
+        {"keep_effective": "no"},
+        {"max_val": 32, "init_val": 64},
+    ):
         with pytest.raises(SettingsError, match=next(iter(wrong))):
             b.find_batch_size(**wrong)
     for wrong in (
@@ -263,10 +271,12 @@ def test_bad_requests_are_refused_at_once(tmp_path):
 
 def test_max_val_and_max_trials(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path)
-    found = b.find_batch_size(init_val=4, max_val=13, steps_per_trial=1).result()
+    found = b.find_batch_size(
+        init_val=4, max_val=13, steps_per_trial=1, min_updates_per_epoch=1
+    ).result()
     assert [t.size for t in found.trials] == [4, 8, 13]
     assert "max_val" in found.ended
-    few = b.find_batch_size(max_trials=2, steps_per_trial=1).result()
+    few = b.find_batch_size(max_trials=2, steps_per_trial=1, min_updates_per_epoch=1).result()
     assert [t.size for t in few.trials] == [2, 4]
     assert few.ended.startswith("max_trials=2")
 

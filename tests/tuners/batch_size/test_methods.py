@@ -108,7 +108,7 @@ def test_stages_that_cannot_be_tried(tmp_path):
         ready.find_batch_size(method="validate").result()
     with pytest.raises(TaskError, match="cannot set the batch size of test"):
         ready.find_batch_size(method="test").result()
-    assert ready.find_batch_size(max_trials=2).result().largest == 4
+    assert ready.find_batch_size(max_trials=2, min_updates_per_epoch=1).result().largest == 4
 
 
 def test_data_without_a_length_ends_a_stages_search(tmp_path):
@@ -260,7 +260,7 @@ def test_sizes_count_sequences(tmp_path):
                      truncated_bptt_steps=4, val=sentences(10, seed=2))  # fmt: skip
     trial = trying.measure(b._task, b.settings, 12, 3)
     assert trial.samples_per_second == pytest.approx(12 / 3 / trial.seconds)
-    found = b.find_batch_size(init_val=6, steps_per_trial=2).result()
+    found = b.find_batch_size(init_val=6, steps_per_trial=2, min_updates_per_epoch=1).result()
     assert [t.size for t in found.trials] == [6, 12, 24]
 
 

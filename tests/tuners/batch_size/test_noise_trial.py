@@ -1,5 +1,7 @@
 """The gradient noise scale against a direct estimate, from the gradient of each sample of the data."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -12,12 +14,18 @@ import workbench as wb
 from tests.combinations import every, pairs
 from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, same_weights, weights
 from workbench.engine.setup import open_session
-from workbench.events import SearchEnded, from_line, to_line
-from workbench.instruments.noise_scale import rounded
+from workbench.events import SearchEnded, Trial, from_line, to_line
+from workbench.instruments.noise_scale import NoiseScale, mean_of, noise_scale, rounded
 from workbench.runs.run import Run
 from workbench.tuners.batch_size import noise_trial
 from workbench.tuners.batch_size.batch_size_search import BatchSizes, TrialStopped
-from workbench.tuners.batch_size.noise_trial import measure_noise, noise_within, size_for_noise
+from workbench.tuners.batch_size.noise_trial import (
+    Stretch,
+    measure_noise,
+    noise_within,
+    size_for_noise,
+    stretch_of,
+)
 
 
 def directly(model, data, loss):
@@ -96,12 +104,18 @@ def test_a_search_shows_it_beside_its_other_limits(tmp_path):
     model, data, loss = classes()
     b = bench(model, data, tmp_path, adam, loss=loss)
     before = weights(model)
-    job = b.find_batch_size(init_val=16, max_val=64, steps_per_trial=1)
+    job = b.find_batch_size(
+        init_val=16, max_val=64, steps_per_trial=1, batch_size=32, max_steps=400
+    )
     found = job.result()
-    after = measure_noise(b._task, b.settings, 64, 64, after=noise_trial.AFTER)
-    assert found.noise_scale == pytest.approx(after.value, rel=0.5)
+    after = [
+        measure_noise(b._task, b.settings, 64, 64, stretch=Stretch(32, (place,), 5.0))
+        for place in (20, 40, 80)
+    ]
+    mean = math.prod(scale.value for scale in after) ** (1 / 3)
+    assert found.noise_scale == pytest.approx(mean, rel=0.5)
     assert 0 < found.noise_uncertainty <= 0.5
-    assert "the weights after 20 updates" in found.noise_reason
+    assert "after 20, 40 and 80 updates" in found.noise_reason
     line = next(line for line in repr(found).splitlines() if "noise suggests" in line)
     assert (
         line.strip()
@@ -109,6 +123,44 @@ def test_a_search_shows_it_beside_its_other_limits(tmp_path):
     )
     assert BatchSizes.from_events(Run.open(job.folder.path).events) == found
     assert same_weights(before, weights(model))
+
+
+def test_the_updates_before_it_are_a_share_of_the_run():
+    quick, slow = Trial(32, True, seconds=1e-4), Trial(32, True, seconds=0.1)
+    assert stretch_of(quick, 450, 60.0).places == (20, 40, 80)
+    assert stretch_of(quick, 10_000, 60.0).places == (320, 640, 1280)
+    assert stretch_of(quick, 8, 60.0).places == (8,)
+    assert stretch_of(slow, math.inf, 60.0).places == (20, 40)  # 5 seconds of updates
+    assert stretch_of(quick, math.inf, math.inf).places == (10240, 20480, 40960)
+    assert stretch_of(quick, 450, 60.0).size == 32
+    assert 3 * stretch_of(quick, 450, 3.0).seconds == pytest.approx(1.5)
+
+
+def test_the_mean_of_several_places():
+    one, four = NoiseScale(10.0, 0.1, "", 9.0), NoiseScale(40.0, 0.2, "", 33.0)
+    mean = mean_of({20: one, 40: four})
+    assert mean.value == pytest.approx(20.0)
+    assert mean.uncertainty == pytest.approx(math.hypot(0.1, 0.2) / 2)
+    assert "the mean of 10, 40 after 20 and 40 updates" in mean.reason
+    large, unknown = NoiseScale(None, None, "large", 90.0), NoiseScale(None, None, "unknown")
+    least = mean_of({20: one, 40: large})
+    assert (least.value, least.uncertainty) == (None, None)
+    assert least.at_least == least.samples == pytest.approx(30.0)
+    assert mean_of({20: one, 40: unknown}) == one
+    assert mean_of({20: unknown}) == unknown
+
+
+def test_where_it_is_not_known_it_is_known_how_large_it_is_at_least():
+    """Gradients of noise alone, of which 64 batches cannot show a mean; and clear ones."""
+    draw = np.random.default_rng(0)
+    noise = list(draw.normal(size=(64, 50)))
+    unknown = noise_scale(noise, [8.0] * 64, 8)
+    assert unknown.value is None
+    # by chance |G|^2 seems to be up to a few times the standard error of its estimate
+    assert 8 * 20 < unknown.at_least < 8 * 64 * 50
+    assert f"{rounded(unknown.at_least)} samples or more" in unknown.reason
+    clear = noise_scale([row + 1 for row in noise], [8.0] * 64, 8)
+    assert clear.at_least < clear.value == pytest.approx(8.0, rel=0.3)
 
 
 def test_a_record_of_an_older_version_is_read(tmp_path):

@@ -9,10 +9,11 @@ import torch
 from tests.engine.problems import bench, labelled, noisy_net, same_weights, weights
 from workbench.events import Trial
 from workbench.tuners.batch_size import speeds
-from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest
+from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, Seconds
 from workbench.tuners.batch_size.batch_size_search import TrialStopped
 from workbench.tuners.batch_size.speeds import compare, typical
 
+ENDLESS = Seconds(1e9, 1e9)
 TRUE = {16: 0.001, 64: 0.002, 256: 0.005}
 
 
@@ -57,7 +58,9 @@ def test_the_comparison_replaces_speeds_alone_and_leaves_no_trace(tmp_path, one_
     model = noisy_net()
     made = bench(model, labelled(256), tmp_path)
     before, state = weights(model), torch.get_rng_state()
-    compared = compare(made._task, made.settings, BatchSizeRequest(), trials(8, 32), 0.2)
+    compared = compare(
+        made._task, made.settings, BatchSizeRequest(), trials(8, 32), Seconds(0.2, 20.0)
+    )
     assert [(t.size, t.peak_bytes) for t in compared] == [(8, 7), (32, 7)]
     assert all(0 < t.seconds < 1 for t in compared)
     assert all(t.samples_per_second == pytest.approx(t.size / t.seconds) for t in compared)
@@ -80,28 +83,34 @@ def turns(monkeypatch):
 
 
 def test_it_ends_when_all_speeds_are_known(tmp_path, turns, one_thread):
-    compared = compare(*settings_of(tmp_path), BatchSizeRequest(), trials(4, 8), 1e9)
+    compared = compare(*settings_of(tmp_path), BatchSizeRequest(), trials(4, 8), ENDLESS)
     assert [t.uncertainty for t in compared] == [0.0, 0.0]
     assert len(turns) == 2 * (1 + 10)  # a round before, and the fewest that show a spread
 
 
 def test_the_time_ends_within_a_round_which_is_then_left_out(tmp_path, turns, one_thread):
-    compared = compare(*settings_of(tmp_path), BatchSizeRequest(), trials(4, 8), 0.05)
+    compared = compare(*settings_of(tmp_path), BatchSizeRequest(), trials(4, 8), Seconds(0.05, 1e9))
     assert [t.seconds for t in compared] == [pytest.approx(0.02)] * 2
     assert len(turns) == 2 + 2 + 1
 
 
 def test_where_no_round_is_whole_the_trials_stay(tmp_path, turns, one_thread):
-    assert compare(*settings_of(tmp_path), BatchSizeRequest(), trials(4, 8), 0.01) == trials(4, 8)
+    assert compare(
+        *settings_of(tmp_path), BatchSizeRequest(), trials(4, 8), Seconds(0.01, 1e9)
+    ) == trials(4, 8)
     assert len(turns) == 2 + 1
 
 
-def test_it_ends_by_the_clock_in_the_first_round_too(tmp_path, turns, monkeypatch, one_thread):
-    monkeypatch.setattr(speeds, "LONGEST", 0.0)
-    assert compare(*settings_of(tmp_path), BatchSizeRequest(), trials(4, 8), 1e9) == trials(4, 8)
+def test_it_ends_by_the_clock_in_the_first_round_too(tmp_path, turns, one_thread):
+    seconds = Seconds(1e9, 0.0)
+    assert compare(*settings_of(tmp_path), BatchSizeRequest(), trials(4, 8), seconds) == trials(
+        4, 8
+    )
     assert not turns
 
 
 def test_a_stop_ends_it(tmp_path, one_thread):
     with pytest.raises(TrialStopped):
-        compare(*settings_of(tmp_path), BatchSizeRequest(), trials(4, 8), 1e9, stop=lambda: True)
+        compare(
+            *settings_of(tmp_path), BatchSizeRequest(), trials(4, 8), ENDLESS, stop=lambda: True
+        )

@@ -21,7 +21,7 @@ from workbench.launch.search.trial_process import in_all
 from workbench.settings import Settings
 from workbench.task.protocol import Task
 from workbench.tuners.batch_size import batch_size_finder
-from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, Trials
+from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, Seconds, Trials
 from workbench.tuners.batch_size.batch_size_search import NotEnoughData, TrialStopped
 from workbench.tuners.batch_size.distributed_trial import measure_on_ranks
 from workbench.tuners.batch_size.speeds import compare_within
@@ -69,7 +69,7 @@ class RankSpeeds(Assignment):
         settings: Settings,
         request: BatchSizeRequest,
         trials: Sequence[Trial],
-        seconds: float,
+        seconds: Seconds,
     ) -> None:
         super().__init__(task, at_size(settings, settings.batch_size, request.method))
         self._request, self._users = request, settings
@@ -145,7 +145,7 @@ def trials_of_ranks(
         assert isinstance(done.value, Trial)
         return done.value
 
-    def speeds(passed: Sequence[Trial], seconds: float) -> Sequence[Trial]:
+    def speeds(passed: Sequence[Trial], seconds: Seconds) -> Sequence[Trial]:
         comparing = RankSpeeds(task, settings, request, passed, seconds)
         comparing.id = id
         try:

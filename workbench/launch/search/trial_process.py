@@ -24,11 +24,16 @@ from workbench.launch.process.run_in_child import Outcome, available_memory, run
 from workbench.settings import Settings
 from workbench.share.package import pack
 from workbench.task.protocol import Task
-from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, Trials, TrialStopped
+from workbench.tuners.batch_size.batch_size_finder import (
+    BatchSizeRequest,
+    Seconds,
+    Trials,
+    TrialStopped,
+)
 from workbench.tuners.batch_size.distributed_trial import measure_on_ranks
 from workbench.tuners.batch_size.noise_trial import (
-    AFTER,
     OUT_OF_MEMORY,
+    Stretch,
     measure_noise,
     noise_within,
 )
@@ -85,15 +90,15 @@ def trials(
             assert isinstance(measured, Trial)
             return replace(measured, limit_bytes=limit)
 
-        def noise(size: int, most: int) -> NoiseScale:
-            outcome, _ = in_child(_measure_noise, size, most, epoch)
+        def noise(size: int, most: int, stretch: Stretch) -> NoiseScale:
+            outcome, _ = in_child(_measure_noise, size, most, epoch, stretch)
             if outcome.out_of_memory:
                 return NoiseScale(None, None, OUT_OF_MEMORY)
             measured = outcome.get()
             assert isinstance(measured, NoiseScale)
             return measured
 
-        def speeds(passed: Sequence[Trial], seconds: float) -> list[Trial]:
+        def speeds(passed: Sequence[Trial], seconds: Seconds) -> list[Trial]:
             outcome, limit = in_child(_compare, request, list(passed), seconds, epoch)
             if outcome.out_of_memory:
                 return list(passed)
@@ -118,12 +123,12 @@ def _in_place(
             return measure_within(session, at_size, size, steps)
         return measure_here(task, at_size, size, steps, method)
 
-    def noise(size: int, most: int) -> NoiseScale:
+    def noise(size: int, most: int, stretch: Stretch) -> NoiseScale:
         if session is not None:
-            return noise_within(session, settings, size, most, session.state.epoch, stop, AFTER)
-        return measure_noise(task, settings, size, most, stop=stop, after=AFTER)
+            return noise_within(session, settings, size, most, session.state.epoch, stop, stretch)
+        return measure_noise(task, settings, size, most, stop=stop, stretch=stretch)
 
-    def speeds(passed: Sequence[Trial], seconds: float) -> list[Trial]:
+    def speeds(passed: Sequence[Trial], seconds: Seconds) -> list[Trial]:
         if session is not None:
             epoch = session.state.epoch
             return compare_within(session, settings, request, passed, seconds, epoch, stop)
@@ -147,7 +152,7 @@ def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session:
             stop=lambda: inbox.has(Stop),
         )
 
-    def speeds(passed: Sequence[Trial], seconds: float) -> list[Trial]:
+    def speeds(passed: Sequence[Trial], seconds: Seconds) -> list[Trial]:
         epoch = session.state.epoch
         stop = functools.partial(inbox.has, Stop)
         return compare_within(session, settings, request, passed, seconds, epoch, stop)
@@ -159,7 +164,7 @@ def _compare(
     task_and_settings: tuple[Task, Settings],
     request: BatchSizeRequest,
     passed: list[Trial],
-    seconds: float,
+    seconds: Seconds,
     epoch: int,
 ) -> list[Trial]:
     return compare(*task_and_settings, request, passed, seconds, epoch)
@@ -174,6 +179,6 @@ def _measure(
 
 
 def _measure_noise(
-    task_and_settings: tuple[Task, Settings], size: int, most: int, epoch: int
+    task_and_settings: tuple[Task, Settings], size: int, most: int, epoch: int, stretch: Stretch
 ) -> NoiseScale:
-    return measure_noise(*task_and_settings, size, most, epoch, after=AFTER)
+    return measure_noise(*task_and_settings, size, most, epoch, stretch=stretch)

@@ -47,8 +47,12 @@ class TrialStopped(Exception):
 
 NoiseOf = Callable[[Sequence[Trial]], NoiseScale]
 """Measures the gradient noise scale, given the trials that passed."""
-SpeedsOf = Callable[[Sequence[Trial]], Sequence[Trial]]
-"""Compares the speeds of these trials, and returns them with what it found."""
+SpeedsOf = Callable[[Sequence[Trial]], tuple[Sequence[Trial], str]]
+"""Compares the speeds of these trials, and returns them with what it found, and what time left
+unknown.
+"""
+TooLong = Callable[[Sequence[Trial], int], str]
+"""Why the trial of a size would take too long after the trials that passed; "": it would not."""
 
 
 @with_hints("sizes")
@@ -59,14 +63,14 @@ class BatchSizes(Drawable):
 
     `largest` is the biggest that passed; `fastest` the smallest with at least 90% of the best
     samples/s. `best` is the smallest size that reaches a loss in nearly the least time, by its
-    speed and the noise scale. It is the present size where no other saves more than 10% of that
-    time. It makes `min_updates_per_epoch` updates in an epoch. `reason` says what decided. Where
-    the noise scale is not known, the speed alone decides.
+    speed and the noise scale. It is the present size where that size would not save more than 10%
+    of the time. It makes `min_updates_per_epoch` updates in an epoch. `reason` says what decided,
+    and what is not known since time ended the comparison of speeds.
     `noise_scale`: the gradient noise scale in samples of an update, known within
-    `noise_uncertainty` of itself (95%), after 20 updates from the present weights of the model;
-    batches larger than it save few updates. It is small at the beginning of a training and grows
-    while the loss falls, so a search from trained weights says more about the rest. None: unknown,
-    and `noise_reason` says why.
+    `noise_uncertainty` of itself (95%): the mean of up to three places in a stretch of updates from
+    the present weights of the model; batches larger than it save few updates. It grows while the
+    loss falls. None: unknown; `noise_reason` then says why, and what it is at least where that is
+    known, which counts in its place.
     After "binsearch" `best` and `fastest` are at most the size that `headroom` left, since a run at
     the very limit may fail later. All are None if the search was stopped before any size passed.
     `trials` are in the order in which they were made.
@@ -207,6 +211,7 @@ def search(
     present: int | None = None,
     noise: NoiseOf | None = None,
     speeds: SpeedsOf | None = None,
+    too_long: TooLong = lambda passed, size: "",
     stop: Callable[[], bool] = lambda: False,
 ) -> BatchSizes:
     """Try sizes until the limit is known; sizes are samples per device.
@@ -215,18 +220,19 @@ def search(
     is raised and ends the search. A size that fits and that the model refuses, itself or a short
     last batch, is never recommended. Where a BatchNorm refuses a last batch of one sample, the next
     smaller size is tried, too, whose last batch is another. "power" doubles from `init_val` until a
-    size fails. "binsearch" finds the maximum, predicted from the memory of the sizes that passed
-    (or by bisection, if memory was not measured), takes off `headroom` (a fraction) and verifies
-    that the smaller size passes; the maximum is known within 1%, without headroom exactly. epoch:
-    the updates that a recommended size should make. No size is above `max_val` (the user's) or
-    `cap` (the data set's length per rank); the lower of them is tried itself, and the search begins
-    there if `init_val` is larger. If the start fails it is halved down to 1; if 1 fails too,
+    size fails. Where the next size would leave an epoch too few updates to be recommended, the
+    largest one allowed is tried instead; if it passes, all below it would. "binsearch" finds the
+    maximum, predicted from the memory of the sizes that passed (or by bisection, if memory was not
+    measured), takes off `headroom` (a fraction) and verifies that the smaller size passes; the
+    maximum is known within 1%, without headroom exactly. epoch: the updates that a recommended size
+    should make. No size is above `max_val` (the user's) or `cap` (the data set's length per rank);
+    the lower of them is tried itself. If the start fails it is halved down to 1; if 1 fails too,
     `ModelDoesNotFit` is raised. No size is tried twice. `stop()` is called before each trial.
     `noise(trials)`: measures the gradient noise scale after the trials, given those of which one
     may be recommended; None: it is not measured. `speeds(trials)`: compares the speeds of those
-    that come into question; None: the trials' own speeds are good enough. `present`: the size that
-    the user has. It is tried, too, if it lies between the sizes tried, and it is recommended where
-    no other gains clearly.
+    that come into question; None: the trials' own speeds are good enough. `too_long`: no further
+    size is tried when it returns a reason. `present`: the size that the user has. It is tried, too,
+    if it lies between the sizes tried, and it is recommended where no other gains clearly.
     `effective`: an effective batch to keep, of all `ranks` together. No size is above a rank's part
     of it. Sizes that divide that part are preferred, for trials and for `best`, and the result has
     the number of batches of `best` that make it. If no size failed, memory is not the limit, and no
@@ -242,12 +248,12 @@ def search(
     }
     known = {name: value for name, value in limits.items() if value is not None}
     limit_name = min(known, key=lambda name: known[name], default="")
-    hunt = _SizeSearch(trial, max_trials, stop)
+    hunt = _SizeSearch(trial, max_trials, stop, too_long)
     limit = known.get(limit_name)
     if mode == "binsearch" and per_rank is None:
         sizes = _by_memory(hunt, int(init_val), limit, present)
     else:
-        sizes = _doubling(int(init_val), limit, per_rank)
+        sizes = _doubling(hunt, int(init_val), limit, per_rank, epoch)
     ended = _power(hunt, sizes, limit_name)
     ceiling = None
     if mode == "binsearch" and hunt.smallest_failed is not None:
@@ -259,19 +265,22 @@ def search(
         hunt.add(present)
     # Where the effective batch is kept, an epoch has as many updates with any size.
     epoch, many = epoch if effective is None else None, None
-    safe, scale = hunt.safe(ceiling, per_rank), NoiseScale(None, None, "")
+    safe, scale, unknown = hunt.safe(ceiling, per_rank), NoiseScale(None, None, ""), ""
     if safe and hunt.why != "stopped" and not stop():
         try:
             scale = scale if noise is None else noise(safe)
-            close = shortlist(safe, epoch, scale.value, present)
+            close = shortlist(safe, epoch, scale, present)
             if speeds is not None and len(close) > 1 and not stop():
-                hunt.put(speeds(close))
+                compared, unknown = speeds(close)
+                hunt.put(compared)
         except TrialStopped:
             hunt.why = "stopped"
-    choice = choose(hunt.safe(ceiling, per_rank), epoch, scale.value, present)
+    choice = choose(hunt.safe(ceiling, per_rank), epoch, scale, present)
     if choice.best is None:
         refusals = (f"None: {t.error}" for t in hunt.trials if t.refused is not None)
         choice = replace(choice, reason=next(refusals, ""))
+    elif unknown:
+        choice = replace(choice, reason=f"{choice.reason} {unknown}")
     ended, best = hunt.why or ended, choice.best
     if effective is not None and best is not None:
         many = accumulation(effective, ranks * best)
@@ -303,11 +312,16 @@ class _SizeSearch:
     """
 
     def __init__(
-        self, trial: Callable[[int], Trial], max_trials: int, stop: Callable[[], bool]
+        self,
+        trial: Callable[[int], Trial],
+        max_trials: int,
+        stop: Callable[[], bool],
+        too_long: TooLong,
     ) -> None:
         self._trial = trial
         self._max = max_trials
         self._stop = stop
+        self._too_long = too_long
         self.trials: list[Trial] = []
         self.why: str | None = None
 
@@ -320,6 +334,8 @@ class _SizeSearch:
             self.why = "stopped"
         elif len(self.trials) >= self._max:
             self.why = f"max_trials={self._max} reached before the limit was known"
+        elif passed := [t for t in self.trials if t.ok]:
+            self.why = self._too_long(passed, size) or None
         if self.why is not None:
             return None
         try:
@@ -407,19 +423,34 @@ def _power(hunt: _SizeSearch, sizes: Iterator[int], limit_name: str) -> str:
             break
         if not outcome:
             return f"{size} did not fit"
+    if hunt.smallest_failed is not None:
+        return f"{hunt.smallest_failed} did not fit"
     return f"stopped at {limit_name} ({size})"
 
 
-def _doubling(start: int, limit: int | None, effective: int | None = None) -> Iterator[int]:
-    """Double from the start up to the limit, which is tried itself; with an effective batch,
-    only to sizes that divide it.
+def _doubling(
+    hunt: _SizeSearch,
+    start: int,
+    limit: int | None,
+    effective: int | None,
+    epoch: Epoch | None,
+) -> Iterator[int]:
+    """Double from the start up to the limit, which is tried itself, or to the first size that does
+    not fit; with an effective batch, only to sizes that divide it. Past the sizes that leave an
+    epoch enough updates the limit comes next.
     """
-    size = start if limit is None else min(start, limit)
-    yield size
-    while limit is None or size < limit:
-        size = next_size(size, effective)
-        size = size if limit is None else min(size, limit)
+    size, most = start, math.inf if limit is None else limit
+    while size < most:
         yield size
+        following = next_size(size, effective)
+        useful = epoch is None or epoch.updates(following) >= epoch.least
+        if limit is not None and effective is None and not useful and hunt.passes(limit):
+            break
+        failed = hunt.smallest_failed
+        most = most if failed is None else min(most, failed)
+        size = following
+    if limit is not None and most == limit:
+        yield limit
 
 
 def _down(hunt: _SizeSearch, size: int) -> str:
@@ -552,12 +583,14 @@ def check(
         raise SettingsError(
             f"mode={mode!r}: give 'power' (doubling) or 'binsearch' (to the exact maximum)."
         )
-    counts = {"init_val": init_val, "max_trials": max_trials, "max_val": max_val}
-    for name, value in counts.items():
-        optional = name == "max_val" and value is None
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not optional and (not whole or value < 1):  # type: ignore[operator]
-            raise SettingsError(f"{name}={shown(value)}: a whole number of at least 1 is needed.")
+    at_least_one("init_val", init_val)
+    at_least_one("max_trials", max_trials)
+    if max_val is not None:
+        at_least_one("max_val", max_val)
+        if max_val < init_val:
+            raise SettingsError(
+                f"max_val={max_val} is below init_val={init_val}: raise max_val or lower init_val."
+            )
     if cap is not None and cap < 1:
         raise SettingsError(
             "the data set is empty: a batch-size search needs at least one sample on each rank."
@@ -565,6 +598,16 @@ def check(
     if isinstance(headroom, bool) or not isinstance(headroom, int | float) or not 0 <= headroom < 1:
         raise SettingsError(
             f"headroom={headroom!r}: give a fraction from 0 up to below 1, such as 0.05."
+        )
+
+
+def at_least_one(name: str, value: object, remedy: str = "") -> None:
+    """Raise SettingsError for an argument that is no whole number of at least 1."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < 1:  # type: ignore[operator]
+        after = f"; {remedy}" if remedy else ""
+        raise SettingsError(
+            f"{name}={shown(value)}: a whole number of at least 1 is needed{after}."
         )
 
 

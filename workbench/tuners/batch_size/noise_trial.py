@@ -1,5 +1,5 @@
 """Measures the gradient noise scale from the gradients of single batches, all at the same weights:
-a session's present ones, or those after a few further updates.
+a session's present ones, or those at some places of a stretch of updates, whose mean it is then.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import math
 import traceback
 from collections.abc import Callable
 from contextlib import closing
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,9 +16,17 @@ from workbench.engine.backward import batch_gradient
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
+from workbench.events import Trial
 from workbench.instruments.core_time import core_seconds
 from workbench.instruments.memory import is_out_of_memory
-from workbench.instruments.noise_scale import PRESENT, Array, NoiseScale, Sketch, noise_scale
+from workbench.instruments.noise_scale import (
+    PRESENT,
+    Array,
+    NoiseScale,
+    Sketch,
+    mean_of,
+    noise_scale,
+)
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
@@ -30,15 +39,48 @@ MANY = 64
 MOST = 256
 """How many batches are read at most."""
 _SECONDS = 5.0
-"""Seconds after which no more batches are read, if there are enough for an estimate."""
+"""The most seconds after which no more batches are read, if there are enough for an estimate."""
 _ENOUGH = 16
 """The least number of batches, and the number between two estimates."""
-_CERTAIN = 0.1
-"""The measurement ends when the noise scale is known within this share of itself."""
-AFTER = 20
-"""A search takes so many updates first. A model that has learned nothing yet has large gradients
-that all agree, so its noise scale says little about the training.
+_CERTAIN = 0.2
+"""A measurement ends when the noise scale is known within this share of itself."""
+FIRST = 20
+"""The updates before the first measurement of a search. A model that has learned nothing yet has
+large gradients that all agree, so its noise scale says little about the training.
 """
+_PLACES = 3
+"""The most places where a search measures: the noise scale may grow tenfold from one to the next.
+"""
+_SHARE, _LONGEST, _FURTHEST = 0.2, 5.0, 100_000
+"""After `FIRST` updates a search takes further ones up to this share of those that are planned, for
+at most so many seconds, and at most so many.
+"""
+
+
+class Stretch(NamedTuple):
+    """The updates before the measurements of a search."""
+
+    size: int
+    """Their batch size."""
+    places: tuple[int, ...]
+    """After how many updates each measurement comes."""
+    seconds: float
+    """For how long each of them reads batches."""
+
+
+def stretch_of(trial: Trial, planned: float, seconds: float) -> Stretch:
+    """The stretch of a search: with batches of this trial's size, to the last doublings of `FIRST`
+    within a share of the planned updates. seconds: how long all may take, about.
+    """
+    most = _SHARE * planned
+    if trial.seconds is not None:
+        most = min(most, min(_LONGEST, seconds / 2) / trial.seconds)
+    # the counts are coarse, so that they are the same in each search
+    places = [int(min(FIRST, max(1, planned)))]
+    while 2 * places[-1] <= min(most, _FURTHEST):
+        places.append(2 * places[-1])
+    places = places[-_PLACES:]
+    return Stretch(trial.size, tuple(places), min(_SECONDS, seconds / 2) / len(places))
 
 
 def size_for_noise(passed: list[int], samples: int | None) -> int:
@@ -56,13 +98,11 @@ def measure_noise(
     most: int,
     epoch: int = 0,
     stop: Callable[[], bool] = lambda: False,
-    after: int = 0,
+    stretch: Stretch | None = None,
 ) -> NoiseScale:
-    """Measure the noise scale in a new session, from at most `most` batches of this size, after so
-    many updates.
-    """
+    """Do the same as `noise_within`, in a new session."""
     with open_session(task, _settings(settings, size)) as session:
-        return noise_within(session, settings, size, most, epoch, stop, after)
+        return noise_within(session, settings, size, most, epoch, stop, stretch)
 
 
 def noise_within(
@@ -72,24 +112,33 @@ def noise_within(
     most: int,
     epoch: int = 0,
     stop: Callable[[], bool] = lambda: False,
-    after: int = 0,
+    stretch: Stretch | None = None,
 ) -> NoiseScale:
-    """Measure the noise scale in this session, which is restored afterwards. If memory runs out,
-    it stays unknown.
+    """Measure the noise scale in this session, which is restored afterwards, from at most `most`
+    batches of this size at each place of the stretch; None: at the present weights. If memory runs
+    out, it stays unknown.
     """
     why = _not_here(session)
     if why is not None:
         return NoiseScale(None, None, f"not measured: {why}.")
     with scratch(session):
-        settings = _settings(settings, size)
+        sized = _settings(settings, size)
         try:
-            step = trial_step(session, settings, size, "fit", epoch)
-            for _ in range(after):
-                step.once()
-                if stop():
-                    raise TrialStopped
-            at = f"the weights after {after} updates" if after else PRESENT
-            return _measured(session, settings, size, most, epoch, stop, at)
+            if stretch is None:
+                return _measured(session, sized, size, most, epoch, stop, PRESENT, _SECONDS)
+            larger = at_size(settings, stretch.size)
+            step = trial_step(session, larger, stretch.size, "fit", epoch)
+            scales: dict[int, NoiseScale] = {}
+            for after in stretch.places:
+                for _ in range(after - max(scales, default=0)):
+                    step.once()
+                    if stop():
+                        raise TrialStopped
+                at = f"the weights after {after} updates"
+                scales[after] = _measured(
+                    session, sized, size, most, epoch, stop, at, stretch.seconds
+                )
+            return mean_of(scales)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -131,6 +180,7 @@ def _measured(
     epoch: int,
     stop: Callable[[], bool],
     at: str,
+    longest: float,
 ) -> NoiseScale:
     (opt,) = session.optimizers
     session.train_mode()
@@ -156,7 +206,7 @@ def _measured(
                 if stop():
                     raise TrialStopped
                 if batches % _ENOUGH == 0 and (
-                    seconds > _SECONDS or _is_certain(gradients, weights, size)
+                    seconds > longest or _is_certain(gradients, weights, size)
                 ):
                     break
         except NoBatch:

@@ -26,18 +26,12 @@ from workbench.instruments.core_time import core_seconds
 from workbench.instruments.memory import is_out_of_memory
 from workbench.settings import Settings
 from workbench.task.protocol import Task
-from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest
+from workbench.tuners.batch_size.batch_size_finder import CERTAIN, BatchSizeRequest, Seconds
 from workbench.tuners.batch_size.batch_size_search import TrialStopped
 from workbench.tuners.trial import TrialStep, at_size, free_memory, trial_step
 
 BLOCK = 0.01
 """A size takes updates for about so many seconds in each round, and at least one."""
-CERTAIN = 0.02
-"""The comparison ends when each speed is known within this share of itself."""
-LONGEST = 20.0
-"""After so many seconds by the clock a comparison ends, however slow the model or busy the
-machine.
-"""
 _FEWEST = 10
 """The least number of rounds from which their spread can be estimated."""
 
@@ -47,7 +41,7 @@ def compare(
     settings: Settings,
     request: BatchSizeRequest,
     trials: Sequence[Trial],
-    seconds: float,
+    seconds: Seconds,
     epoch: int = 0,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Trial]:
@@ -61,16 +55,15 @@ def compare_within(
     settings: Settings,
     request: BatchSizeRequest,
     trials: Sequence[Trial],
-    seconds: float,
+    seconds: Seconds,
     epoch: int,
     stop: Callable[[], bool],
 ) -> list[Trial]:
     """Return these trials with speeds that are compared in this session, which is restored.
 
-    seconds: for how long at the most, after a first round, and without the time in which other
-    programs had the core; by the clock it is never longer than `LONGEST`. When this time is up, no
-    other size has its turn, and a round that is not whole is left out. Where no round is whole, or
-    memory runs out, the trials are returned as they are. Several ranks compare together. stop:
+    seconds: for how long at the most, after a first round. When this time is up, no other size has
+    its turn, and a round that is not whole is left out. Where no round is whole, or memory runs
+    out, the trials are returned as they are. Several ranks compare together. stop:
     returns the same value on all of them.
     """
     with scratch(session):
@@ -91,7 +84,7 @@ def _compared(
     settings: Settings,
     request: BatchSizeRequest,
     trials: Sequence[Trial],
-    seconds: float,
+    seconds: Seconds,
     epoch: int,
     stop: Callable[[], bool],
 ) -> list[Trial]:
@@ -124,13 +117,13 @@ def _compared(
 
 
 def _rounds(
-    session: Session, steps: Mapping[int, TrialStep], seconds: float, stop: Callable[[], bool]
+    session: Session, steps: Mapping[int, TrialStep], seconds: Seconds, stop: Callable[[], bool]
 ) -> Iterator[dict[int, float]]:
     """The seconds of an update at each size, in each round, until the time is up. A round that is
     not whole is left out.
     """
     counts = dict.fromkeys(steps, 1)
-    end, left = perf_counter() + LONGEST, math.inf
+    end, left = perf_counter() + seconds.clock, math.inf
     for number in itertools.count():
         times: dict[int, float] = {}
         for size, step in steps.items():
@@ -143,7 +136,7 @@ def _rounds(
             left -= spent
         if number == 0:
             # this round makes the optimizer's state and the loaders' workers
-            left = seconds
+            left = seconds.core
             continue
         yield times
         if number == 1:
