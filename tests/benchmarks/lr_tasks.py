@@ -203,6 +203,40 @@ def doubtful_digits() -> tuple[Data, Data]:
     return (x, odd(y)), (xv, odd(yv))
 
 
+@functools.cache
+def rings() -> tuple[Data, Data]:
+    """Which of three shells a point of four dimensions is from, beside six dimensions of noise."""
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(3, (1800,), generator=g)
+    x = torch.randn(1800, 10, generator=g)
+    radius = (1 + y + 0.35 * torch.randn(1800, generator=g))[:, None]
+    x[:, :4] = radius * F.normalize(x[:, :4], dim=1)
+    return split(x, y, torch.long)
+
+
+@functools.cache
+def tails() -> tuple[Data, Data]:
+    """A regression whose noise has heavy tails, larger for some samples than for others."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(1200, 15, generator=g)
+    noise = torch.randn(1200, 1, generator=g) / torch.rand(1200, 1, generator=g).sqrt()
+    y = x[:, :1] * x[:, 1:2] + x[:, 2:3].abs() + 0.2 * x[:, 3:4].exp() * noise
+    return split(x, y, torch.float32)
+
+
+@functools.cache
+def waveforms() -> tuple[Data, Data]:
+    """Sines, squares and saw teeth of any phase and frequency, in noise."""
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(3, (1500,), generator=g)
+    cycles, phase = 1 + 3 * torch.rand(1500, 1, generator=g), torch.rand(1500, 1, generator=g)
+    turns = torch.linspace(0, 1, 64) * cycles + phase
+    sines = torch.sin(2 * math.pi * turns)
+    shapes = torch.stack([sines, sines.sign(), 2 * (turns % 1) - 1])
+    x = shapes[y, torch.arange(1500)] + 0.7 * torch.randn(1500, 64, generator=g)
+    return split(x[:, None], y, torch.long, scaled=False)
+
+
 def mlp(*sizes: int, norm: bool = False, act: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(sizes):
@@ -220,6 +254,18 @@ def cnn(norm: bool = False) -> nn.Module:
         ]
 
     return nn.Sequential(*block(1, 16), *block(16, 32), nn.Flatten(), nn.Linear(128, 10))
+
+
+def waveform_cnn() -> nn.Module:
+    layers: list[nn.Module] = []
+    for before, after in ((1, 12), (12, 24)):
+        layers += [
+            nn.Conv1d(before, after, 7, padding=3),
+            nn.BatchNorm1d(after),
+            nn.ReLU(),
+            nn.MaxPool1d(4),
+        ]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(96, 3))
 
 
 class Residual(nn.Module):
@@ -561,6 +607,32 @@ TASKS = [
         F.cross_entropy,
         schedulefree.AdamWScheduleFree,
         updates=300,
+    ),
+    Task(
+        "fresh rings mlp rmsprop",
+        lambda: mlp(10, 48, 48, 3),
+        rings,
+        F.cross_entropy,
+        torch.optim.RMSprop,
+        32,
+        300,
+    ),
+    Task(
+        "fresh tails mlp dropout adamw",
+        lambda: nn.Sequential(mlp(15, 64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 1)),
+        tails,
+        F.smooth_l1_loss,
+        ADAMW,
+        64,
+    ),
+    Task(
+        "fresh waveforms cnn norm momentum",
+        waveform_cnn,
+        waveforms,
+        F.cross_entropy,
+        MOMENTUM,
+        64,
+        250,
     ),
 ]
 SCHEDULES = ("constant", "cosine", "one_cycle")

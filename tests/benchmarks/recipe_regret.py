@@ -34,7 +34,8 @@ NAMES = (
     "digits mlp sgd", "digits cnn momentum", "digits cnn norm nesterov", "digits residual adamw", "autoencoder adam", "cancer logistic sgd",
     "diabetes mlp adam", "friedman mlp momentum", "unbalanced mlp norm sgd", "unbalanced mlp adamw", "wave siren adam",
     "text transformer adamw", "noisy counts batch 16 adam", "below zero nll adam", "floor simclr momentum", "floor finetune adamw",
-    "kind mixer adamw", "kind mlp adamw schedule-free",
+    "kind mixer adamw", "kind mlp adamw schedule-free", "wine mlp rmsprop", "moons mlp adagrad", "fresh rings mlp rmsprop",
+    "fresh tails mlp dropout adamw", "fresh waveforms cnn norm momentum",
 )  # fmt: skip
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True),
@@ -111,6 +112,12 @@ def bench_of(task: Task, root: str, **settings: Any) -> wb.Workbench:
     )  # fmt: skip
 
 
+def sweep(bench: wb.Workbench) -> Mapping[str, Any]:
+    """The user's settings at the rate of a sweep."""
+    suggestion = bench.find_lr().result().suggestion
+    return {} if suggestion is None else {"lr": suggestion}
+
+
 def race(bench: wb.Workbench) -> Mapping[str, Any]:
     """The user's settings at the rate of a sweep with a race."""
     suggestion = bench.find_lr(race=True).result().suggestion
@@ -119,6 +126,7 @@ def race(bench: wb.Workbench) -> Mapping[str, Any]:
 
 SEARCHES: dict[str, Callable[[wb.Workbench], Mapping[str, Any]]] = {
     "present": lambda bench: {},
+    "sweep": sweep,
     "race": race,
     "recipe": lambda bench: bench.find_recipe().result().best,
 }

@@ -46,14 +46,14 @@ def make(root: Path, model: Any = None, **settings: Any) -> wb.Workbench:
     return wb.Workbench(model or plain_net(), root=root, **settings)
 
 
-def by_hand(model: nn.Module, recipe: dict[str, Any], updates: int) -> float:
+def by_hand(model: nn.Module, recipe: dict[str, Any], updates: int, size: int = 8) -> float:
     """The held-out loss of a plain loop at SGD's rate with a warm-up and a cosine, or at AdamW's."""
     twin = twin_of(model)
     falls = bool(recipe)
     optimizer: torch.optim.Optimizer = torch.optim.AdamW(twin.parameters(), lr=1e-4)
     if falls:
         optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
-    batches = itertools.chain.from_iterable(itertools.repeat(loop.loader_of(labelled(600), 8)))
+    batches = itertools.chain.from_iterable(itertools.repeat(loop.loader_of(labelled(600), size)))
     loop.seed_all(0)
     twin.train()
     warmup = updates // 10
@@ -88,6 +88,43 @@ def test_each_stretch_is_a_plain_loop_and_nothing_is_left_behind(tmp_path: Path)
         assert b.settings.optimizer is None
 
 
+def test_another_batch_size_has_as_many_samples(tmp_path: Path) -> None:
+    half = {**FALLING, "batch_size": 4}
+    with make(tmp_path, noisy_net()) as b:
+        found = b.find_recipe(updates=200, recipes=[half]).result()
+        trial = found.trials[1]
+        assert trial.updates == 100  # in batches of 8
+        assert trial.loss == pytest.approx(by_hand(noisy_net(), half, 200, 4), rel=1e-5)
+        assert found.best == {**half, "max_steps": 400}
+        assert "2 times as many updates" in found.reason
+        by_epochs = b.find_recipe(
+            updates=200, recipes=[half], max_epochs=3, max_steps=None
+        ).result()
+        assert by_epochs.best == half
+    whole = {**half, "batch_size": 24}
+    with make(tmp_path, plain_net(), val=None, batch_size=16) as b:
+        found = b.find_recipe(updates=200, recipes=[whole]).result()
+        assert dict(found.trials[1].values) == {**whole, "max_steps": 133}
+
+
+def test_short_runs_try_half_of_the_batch(tmp_path: Path) -> None:
+    def sizes(bench: wb.Workbench, **settings: Any) -> set[Any]:
+        with bench as b:
+            found = b.find_recipe(updates=200, **settings).result()
+        return {trial.values.get("batch_size") for trial in found.trials if trial.values}
+
+    assert sizes(make(tmp_path)) == {4}
+    assert sizes(make(tmp_path), max_steps=1001) == {None}
+    ready = wb.batches(list(loop.loader_of(labelled(600), 8)))
+    own = wb.Workbench(
+        plain_net(), train=ready, val=labelled(40, seed=2), loss=F.cross_entropy, root=tmp_path,
+        max_steps=200, accelerator="cpu",
+    )  # fmt: skip
+    assert sizes(own) == {None}
+    with pytest.raises(SettingsError, match="batch_size=4 has no effect on train"):
+        own.find_recipe(recipes=[{"batch_size": 4}])
+
+
 def test_what_was_found_is_applied_exported_continued_and_repeated(tmp_path: Path) -> None:
     model, data, val = plain_net(), labelled(600), labelled(40, seed=2)
     with wb.Workbench(
@@ -101,7 +138,7 @@ def test_what_was_found_is_applied_exported_continued_and_repeated(tmp_path: Pat
         b.set(**found.best)
         run = b.fit().result()
         assert {name: getattr(run.settings, name) for name in found.best} == found.best
-        b.fit("continue", max_steps=70).result()
+        b.fit("continue", max_steps=run.settings.max_steps + 10).result()
         repeated = wb.rerun(run, root=tmp_path).result()
         assert (repeated.history["loss"] == run.history["loss"]).all()
         script = b.script(run, evidence=True)
@@ -118,14 +155,21 @@ def test_the_present_settings_stay_unless_another_is_clearly_better(tmp_path: Pa
         assert "None is clearly better than the present settings" in found.reason
 
 
-def test_of_two_rates_that_are_as_good_the_lower_one_is_taken(tmp_path: Path) -> None:
+def test_of_recipes_that_are_as_good_the_lower_rate_and_the_higher_decay_are_taken(
+    tmp_path: Path,
+) -> None:
     rates = [{"optimizer": "adam", "lr": lr} for lr in (0.0301, 0.03, 0.0299)]
-    with make(tmp_path) as b:
-        found = b.find_recipe(updates=500, recipes=[*rates, rates[2]]).result()  # one twice
-        *_, first, present, last = found.trials
-        assert first.updates < present.updates == last.updates
-        assert (present.values, last.values) == ({}, rates[2])
-        assert found.best == rates[2]
+    decays = [{**rates[2], "weight_decay": decay} for decay in (1e-6, 0.0)]
+    for recipes, gentlest in ((rates, rates[2]), (decays, decays[0])):
+        with make(tmp_path) as b:
+            found = b.find_recipe(
+                updates=500, recipes=[*recipes, recipes[-1]]
+            ).result()  # one twice
+        longest = max(trial.updates for trial in found.trials)
+        second = [trial.values for trial in found.trials if trial.updates == longest]
+        assert found.trials[0].updates < longest
+        assert (second[:2], len(second)) == ([{}, gentlest], len(recipes))
+        assert found.best == gentlest
 
 
 def test_present_settings_that_fall_faster_stay(tmp_path: Path) -> None:
@@ -164,10 +208,10 @@ def test_without_val_and_several_batches_nothing_can_judge(tmp_path: Path) -> No
 
 
 def test_the_rounds_have_the_updates_that_there_are() -> None:
-    for updates in (200, 300, 600, 1500, 6000):
-        count = most_recipes(updates)
-        first, second = lengths(count, updates, None)
-        assert first >= 50
+    for updates, smallest in itertools.product((200, 300, 600, 1500, 6000), (1.0, 0.5)):
+        count = most_recipes(updates, smallest)
+        first, second = lengths(count, updates, None, smallest)
+        assert first >= 50 * smallest
         assert second == 0 or second > first
         assert count * first + 2 * second <= updates + 3
     assert lengths(5, 6000, 200) == (200, 0)  # never longer than the run
@@ -180,8 +224,12 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no settings": ({"recipes": ["sgd"]}, "give the settings of each by their names"),
     "an unknown setting": ({"recipes": [{"learning_rate": 1}]}, "Did you mean 'lr'"),
     "a setting of all": (
-        {"recipes": [{"batch_size": 8}]},
-        r"batch_size is the same for all, find_recipe\(batch_size=…\)",
+        {"recipes": [{"max_steps": 8}]},
+        r"max_steps is the same for all, find_recipe\(max_steps=…\)",
+    ),
+    "a batch larger than the data": (
+        {"recipes": [{"batch_size": 601}]},
+        "batch_size=601 is larger",
     ),
     "an unknown optimizer": ({"recipes": [{"optimizer": "sdg"}]}, "did you mean 'sgd'"),
     "a bad argument": ({"recipes": [{"optimizer": {"sgd": {"beta": 1}}}]}, "no argument 'beta'"),
@@ -192,7 +240,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_bad_input_is_refused_at_once(case: str, tmp_path: Path) -> None:
     arguments, why = BAD[case]
     b = make(tmp_path)
-    with pytest.raises(SettingsError, match=why):
+    with pytest.raises((SettingsError, TaskError), match=why):
         b.find_recipe(**arguments)
     assert not b.jobs
 

@@ -284,16 +284,18 @@ class Searches(BenchBase):
         """Race optimizers, each with a rate and a schedule, against the present settings, by the
         losses on held-out batches.
 
-        All train for a short stretch; then the best and the present settings train for a longer
+        All train for a short stretch; then the two best and the present settings train for a longer
         one. The result's `best` has the settings of a recipe that is clearly better than the
         present ones, for `bench.set(**found.best)`; it is empty where none is. `doubt` says what
         speaks against it.
         updates: in all; None: 1.5 times those of the run, from 200 to 6000. recipes: those to try,
         each as settings by name, {"optimizer": "muon", "lr": 1e-2, "lr_schedule": "cosine"}; None:
-        schedule-free AdamW, AdamW and Muon with a warm-up and a cosine, SGD with momentum where the
-        model has BatchNorm, and in a long run the present optimizer at the rate of a sweep. start:
-        the weights that all train from, as for `find_lr`. The model and the settings stay as they
-        are. Source: successive halving (Jamieson & Talwalkar 2016).
+        schedule-free AdamW, AdamW and Muon, SGD with momentum in place of the first where the model
+        has BatchNorm, and in a long run the present optimizer at the rate of a sweep. Runs of up to
+        1,000 updates try half of the batch size: `best` then has a `max_steps` for as many samples,
+        and the fit may take longer. start: the weights that all train from, as for `find_lr`. The
+        model and the settings stay as they are. Source: successive halving (Jamieson & Talwalkar
+        2016).
         """
         overrides = settings_named(settings, self.find_recipe)
         if recipes is not None and (isinstance(recipes, Mapping | str) or not recipes):
@@ -307,6 +309,7 @@ class Searches(BenchBase):
         self._refuse_other_model(wanted)
         for values in request.recipes or ():
             self._task.refuse_optimizer(self._settings.replace(**{**overrides, **values}))
+            self._task.refuse_unused(values)
         called = {**differing(request, RecipeRequest()), **wanted.keywords}
         return self._find_settings(
             "find_recipe", request, called, overrides, RecipeSearch.from_events, wanted

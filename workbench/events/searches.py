@@ -211,7 +211,8 @@ class DecaySearchEnded:
 
 @dataclass(frozen=True, slots=True)
 class RecipeTrial:
-    """A recipe has trained for `updates` updates. `values`: its settings; empty: the present ones.
+    """A recipe has trained for as many samples as `updates` updates with batches of the present
+    size have. `values`: its settings; empty: the present ones.
     `loss`: the mean of held-out batches; inf: it diverged.
     """
 

@@ -51,7 +51,7 @@ def recipe_name(values: Mapping[str, Any]) -> str:
                 texts.append(f"{kind}({', '.join(f'{key}={arguments[key]}' for key in arguments)})")
         elif name in ("optimizer", "lr_schedule"):
             texts += [] if value in (None, "constant") else [str(value)]
-        elif value:
+        elif value and name != "max_steps":  # it follows from the batch size
             number = rate(value) if name in RATES and isinstance(value, float) else value
             texts.append(f"{name}={number}")
     return ", ".join(texts) or "present settings"

@@ -1,17 +1,22 @@
 """Races recipes, each an optimizer with its rate and its schedule: they train for stretches from
 the same state on the same batches, and losses on held-out batches are compared.
 
-A stretch is shorter than the run, so it favours what is fast: high rates, and schedules that fall
-early. Three things counter that. Each stretch is a whole run in small, with its warm-up and its
-fall to 0, so that no recipe ends at its full rate while another has cooled down. The best one and
-the present settings train again, longer. Then both are known at two lengths, and the present
-settings stay unless the other is clearly better, and would be at the end of the run, too, if both
-went on as from the first length to the second. And of two rates of one optimizer whose losses are
-close, the lower one is taken: where both have learned what can be learned in a stretch, the higher
-one overfits sooner in the whole run.
+A stretch is shorter than the run, so it favours what is fast: high rates, no decay, and schedules
+that fall early. Three things counter that. Each stretch is a whole run in small, with its warm-up
+and its fall to 0, so that no recipe ends at its full rate while another has cooled down. The two
+best ones and the present settings train again, longer. Then they are known at two lengths, and the
+present settings stay unless another is clearly better, and would be at the end of the run, too, if
+both went on falling, at half of the slope between the two lengths. And of two recipes of one
+optimizer whose losses are close, the one with the lower rate or the higher decay is taken: where
+both have learned what can be learned in a stretch, the other one overfits sooner in the whole run.
+
+All stretches have the same number of samples: one with half of the present batch has twice as many
+updates. The usual recipes halve the batch where the run has few updates.
 
 The rates of the recipes are those that suit most models, and for a long run the rate of a sweep for
-the present optimizer. Muon's updates are scaled to AdamW's, so both have the same rates.
+the present optimizer. Muon's updates are scaled to AdamW's, so both have the same rates. In a short
+run the decay is higher than usual, since it has less time to act: weights are forgotten over
+1 / (rate x decay) updates (Wang & Aitchison 2024).
 Sources: Jamieson & Talwalkar, "Non-stochastic Best Arm Identification" (2016), for the rounds;
 Defazio et al., "The Road Less Scheduled" (2024); Jordan et al., "Muon" (2024).
 """
@@ -46,8 +51,10 @@ MOST = 6000
 """The most updates of a search whose number is not given."""
 FIRST = 0.5
 """The share of the updates in which all recipes train."""
-FINALISTS = 2
-"""How many train in the second round: the best recipe, and the present settings."""
+FINALISTS = 3
+"""How many train in the second round: the two best recipes, and the present settings; of three in
+all only the best one.
+"""
 SWEPT = 0.1
 """A sweep for the present optimizer may take at most this share of all updates."""
 CLEARLY = 0.05
@@ -55,19 +62,30 @@ CLEARLY = 0.05
 (`stretch.excess`)."""
 LEARNED = 0.02
 """Losses below this share of the loss at the start are as good as equal."""
+SLOWS = 0.5
+"""Beyond its longest stretch a loss is expected to fall at this share of its slope between the two
+stretches, on a logarithmic scale: at the whole slope it would reach what few runs do.
+"""
 CLOSE = 1.75
 """Rates with a smaller ratio count as equal."""
+SHORT, SMALLEST = 1000, 4
+"""Runs of at most so many updates, with batches of at least so many samples, try half of them."""
+DECAY, FORGETS = 0.3, 240
+"""The decay of the usual recipes is `FORGETS` divided by the updates of the run, and at most this;
+it is at least 0.01, AdamW's own.
+"""
 OF_RECIPE = (
     "optimizer",
     "lr",
     "weight_decay",
+    "batch_size",
     "lr_schedule",
     "warmup",
     "gradient_clip_val",
     "gradient_clip_algorithm",
 )
 """The settings that a recipe may have."""
-_FALLS: Mapping[str, Any] = {"lr_schedule": "cosine", "warmup": 0.05}
+_FALLS: Mapping[str, Any] = {"lr_schedule": "cosine", "warmup": 0.3}
 _STAYS: Mapping[str, Any] = {"lr_schedule": "constant", "warmup": 0.05}
 
 
@@ -77,8 +95,10 @@ class RecipeSearch(Drawable):
     `bench.set(**found.best)`; empty: the present settings stay.
 
     `reason` says why, `doubt` what speaks against it ("": nothing known), `ended` how the search
-    ended. `trials`: each stretch with the settings of its recipe, its updates and its loss on
-    held-out batches, in order. `figure()` and `plot()` draw them.
+    ended. `trials`: each stretch with the settings of its recipe, its updates (counted in batches
+    of the present size) and its loss on held-out batches, in order. A recipe with another batch
+    size has its own `max_steps`, so that a fit has as many samples. `figure()` and `plot()` draw
+    the trials.
     """
 
     best: Mapping[str, Any]
@@ -101,12 +121,13 @@ class RecipeSearch(Drawable):
     def __repr__(self) -> str:
         answer = recipe_name(self.best) if self.best else "unchanged"
         longest = max((t.updates for t in self.trials), default=0)
+        width = max((len(recipe_name(t.values)) for t in self.trials), default=0)
         rows = [
-            f"  {recipe_name(t.values):<44}  {t.updates:>7}  {t.loss:>13.4g}"
+            f"  {recipe_name(t.values):<{width}}  {t.updates:>7}  {t.loss:>13.4g}"
             + ("  best" if t.updates == longest and dict(t.values) == dict(self.best) else "")
             for t in self.trials
         ]
-        columns = [f"  {'recipe':<44}  {'updates':>7}  {'held-out loss':>13}"] if rows else []
+        columns = [f"  {'recipe':<{width}}  {'updates':>7}  {'held-out loss':>13}"] if rows else []
         texts = [text for text in (self.reason, self.doubt) if text]
         return "\n".join(
             map(
@@ -164,11 +185,12 @@ class RecipeRequest:
             why = f"no recipe could be tried: {'; '.join(left_out)}."
             return RecipeSearchEnded({}, why, "", "nothing to try")
         race = _Race(task, settings, run, emit, stopped)
-        first, second = lengths(len(recipes), run.updates - run.swept, run.planned)
+        smallest = min(run.share_of(values) for values in recipes)
+        first, second = lengths(len(recipes), run.updates - run.swept, run.planned, smallest)
         try:
             recipes = race.train(recipes, first)
             if second:
-                race.train(recipes[:FINALISTS], second)
+                race.train(recipes[: finalists(len(recipes))], second)
         except _Stopped:
             return RecipeSearchEnded({}, "", "", "stopped")
         return race.conclusion(left_out)
@@ -183,16 +205,19 @@ class RecipeRequest:
         usual = usual_recipes(run) if self.recipes is None else self.recipes
         recipes: list[Mapping[str, Any]] = [{}]
         for values in usual:
+            recipe = _as_long(values, settings)
             try:
-                with open_session(task, settings.replace(**values)) as session:
+                with open_session(task, settings.replace(**recipe)) as session:
                     session.task.refuse_optimizer(session.settings)
+                    session.task.refuse_unused(recipe)
             except (SettingsError, TaskError) as error:
                 if self.recipes is not None:
                     raise
-                left_out.append(f"{recipe_name(values)} ({error})")
+                left_out.append(f"{recipe_name(recipe)} ({error})")
             else:
-                recipes += [] if values in recipes else [values]
-        most = most_recipes(run.updates - run.swept)
+                recipes += [] if recipe in recipes else [recipe]
+        smallest = min(run.share_of(values) for values in recipes)
+        most = most_recipes(run.updates - run.swept, smallest)
         if len(recipes) > most:
             names = "; ".join(map(recipe_name, recipes[most:]))
             left_out.append(f"{names} (more updates are needed)")
@@ -213,12 +238,24 @@ class _Run(NamedTuple):
     swept_rate: float | None
     swept: int
     """The updates of the sweep."""
+    batch_size: int
+    """The present one."""
+    halves: bool
+    """Whether recipes may have half of it."""
+    held: int
+    """How many batches of the present size judge."""
+    follows: bool
+    """Whether the batches that judge have the batch size of the recipe."""
     normalizes: bool
     """Whether the model has batch norm."""
     schedules: bool
     """Whether the user gave a scheduler, which no setting may join."""
     why_not: str
     """Why no held-out data can compare recipes; "": they can."""
+
+    def share_of(self, values: Mapping[str, Any]) -> float:
+        """The batch size of a recipe as a share of the present one."""
+        return float(values.get("batch_size", self.batch_size) / self.batch_size)
 
 
 def _look(task: Task, settings: Settings, updates: int | None) -> _Run:
@@ -233,13 +270,14 @@ def _look(task: Task, settings: Settings, updates: int | None) -> _Run:
             )
         if updates is None:
             updates = max(4 * stretch.FEWEST, min(round(RUNS * (planned or 0)), MOST))
-        start, why_not = stretch.starting_loss(session, max(lengths(FINALISTS, updates, planned)))
+        start, why_not = stretch.starting_loss(session, max(lengths(2, updates, planned)))
         first, swept, suggestion = session.optimizers[0], 0, None
         request = lr_finder.LRRequest()
         alone = len(session.optimizers) == 1
         if not why_not and alone and request.num_training <= SWEPT * updates:
             swept = request.num_training
             suggestion = lr_finder.run(session, request, lambda event: None, Mailbox()).suggestion
+        size, by_val = settings.batch_size, start is not None
         return _Run(
             updates,
             planned,
@@ -247,22 +285,47 @@ def _look(task: Task, settings: Settings, updates: int | None) -> _Run:
             first.base_lr,
             suggestion,
             swept,
+            size,
+            size % 2 == 0
+            and size >= SMALLEST
+            and planned is not None
+            and planned <= SHORT
+            and session.data.batch_size("train") is not None,
+            stretch.HELD_OUT if by_val else stretch.held_out(session),
+            not by_val or session.data.batch_size("val") is not None,
             has_batch_norm([task.model]),
             bool(first.schedules) and settings.lr_schedule == "constant" and not settings.warmup,
             why_not,
         )
 
 
+def _as_long(values: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]:
+    """A recipe whose fit has as many samples as that of the present settings."""
+    if "batch_size" not in values or settings.max_steps is None:
+        return values
+    times = settings.batch_size / values["batch_size"]
+    return {**values, "max_steps": max(1, round(settings.max_steps * times))}
+
+
 def usual_recipes(run: _Run) -> list[Mapping[str, Any]]:
     """The recipes that are tried besides the present settings, the most promising ones first."""
+    sizes = {"batch_size": run.batch_size // 2} if run.halves else {}
     falls = {} if run.schedules else _FALLS
+    # a schedule-free optimizer evaluates weights that the statistics of BatchNorm do not belong to
+    has_free = not run.schedules and not run.normalizes
+    decay = None  # the optimizer's own
+    if run.planned is not None:
+        updates = run.planned * (2 if run.halves else 1)
+        decay = float(f"{max(0.01, min(DECAY, FORGETS / updates)):.2g}")
 
-    def free(lr: float) -> list[Mapping[str, Any]]:
-        values = {"optimizer": "schedule_free_adamw", "lr": lr, "weight_decay": None, **_STAYS}
-        return [] if run.schedules else [values]
+    def free(
+        lr: float, decay: float | None, schedule: Mapping[str, Any] = _STAYS
+    ) -> list[Mapping[str, Any]]:
+        values = {"optimizer": "schedule_free_adamw", "lr": lr, "weight_decay": decay}
+        return [{**values, **schedule, **sizes}] if has_free else []
 
-    def falling(optimizer: Any, lr: float, decay: float | None = None) -> list[Mapping[str, Any]]:
-        return [{"optimizer": optimizer, "lr": lr, "weight_decay": decay, **falls}]
+    def falling(optimizer: Any, lr: float, decay: float | None) -> list[Mapping[str, Any]]:
+        return [{"optimizer": optimizer, "lr": lr, "weight_decay": decay, **falls, **sizes}]
 
     momentum = {"sgd": {"momentum": 0.9, "nesterov": True}}
     swept: list[Mapping[str, Any]] = []
@@ -270,15 +333,14 @@ def usual_recipes(run: _Run) -> list[Mapping[str, Any]]:
         swept = [{"lr": float(f"{run.swept_rate:.2g}")}]
     return [
         *swept,
-        *free(1e-2),
-        *falling("adamw", 1e-2),
-        *free(3e-2),
-        *falling("muon", 3e-2),
+        *free(3e-2, decay),
+        *falling("adamw", 1e-2, decay),
+        *free(1e-2, decay),
+        *free(3e-2, None, _FALLS),
         *(falling(momentum, 0.1, 5e-4) if run.normalizes else []),
-        *falling("adamw", 3e-2),
-        *free(3e-3),
-        *falling("adamw", 3e-3),
-        *falling("muon", 1e-2),
+        *falling("adamw", 3e-3, decay),
+        *falling("muon", 3e-2, decay),
+        *([] if has_free else falling("adamw", 3e-2, None)),
     ]
 
 
@@ -286,19 +348,30 @@ def _ratio(value: float, other: float) -> float:
     return max(value / other, other / value) if value and other else math.inf
 
 
-def most_recipes(updates: int) -> int:
-    """How many recipes can have a stretch each in a search of so many updates."""
-    return max(FINALISTS + 1, int(FIRST * updates / stretch.FEWEST))
+def most_recipes(updates: int, smallest: float = 1.0) -> int:
+    """How many recipes can have a stretch each in a search of so many updates. smallest: the batch
+    size of some of them, as a share of the present one; those have more updates in a stretch.
+    """
+    return max(3, int(FIRST * updates / (stretch.FEWEST * min(1.0, smallest))))
 
 
-def lengths(count: int, updates: int, planned: int | None) -> tuple[int, int]:
-    """The updates of a stretch of so many recipes in the first round, and in the second one; 0:
-    there is no second one, since its stretches would be no longer.
+def finalists(count: int) -> int:
+    """How many of so many recipes train in the second round."""
+    return min(FINALISTS, max(2, count - 1))
+
+
+def lengths(
+    count: int, updates: int, planned: int | None, smallest: float = 1.0
+) -> tuple[int, int]:
+    """The updates of a stretch of so many recipes in the first round, and in the second one, both
+    with batches of the present size; 0: there is no second one, since its stretches would be no
+    longer. smallest: as in `most_recipes`.
     """
     most = planned or updates
-    first = max(stretch.FEWEST, round(FIRST * updates / count))
-    second = min(most, round((updates - first * count) / FINALISTS))
-    if count <= FINALISTS or second <= first:
+    fewest = math.ceil(stretch.FEWEST * min(1.0, smallest))
+    first = max(fewest, round(FIRST * updates / count))
+    second = min(most, round((updates - first * count) / finalists(count)))
+    if count <= 2 or second <= first:
         return min(most, updates // count), 0
     return min(most, first), second
 
@@ -332,21 +405,42 @@ class _Race:
         """
         self._before, self._length_before = self._losses, self._length
         self._losses, self._length = [], length
-        by_val = self._run.start is not None
         for values in recipes:
             if self._stopped():
                 raise _Stopped
-            chosen = self._settings.replace(**values)
-            share = _warmup(chosen, self._run.planned)
-            loss = stretch.loss_after(self._task, chosen, length, by_val=by_val, warmup=share)
+            loss = self._loss_after(values, length)
             self._losses.append((values, loss))
             self._emit(RecipeTrial(dict(values), length, loss))
         losses = {number: loss for number, (_, loss) in enumerate(self._losses) if number}
         ranked = sorted(losses, key=losses.__getitem__)
-        near = [number for number in ranked if losses[number] <= losses[ranked[0]] * (1 + CLEARLY)]
+        finite = {n: loss for n, loss in losses.items() if math.isfinite(loss)}
+        excess = self._excess(finite) if finite else {}
+        near = [number for number in ranked if excess.get(number, math.inf) < 1 + CLEARLY]
         gentlest = self._gentlest(ranked[0], near or ranked[:1])
         others = [recipes[number] for number in ranked if recipes[number] != gentlest]
         return [{}, gentlest, *others]
+
+    def _loss_after(self, values: Mapping[str, Any], length: int) -> float:
+        """The held-out loss of a recipe after so many samples as `length` updates have now, on the
+        same held-out samples.
+        """
+        run, chosen = self._run, self._settings.replace(**values)
+        share = run.share_of(values)
+        return stretch.loss_after(
+            self._task,
+            chosen,
+            max(1, round(length / share)),
+            by_val=run.start is not None,
+            held=max(1, round(run.held / share)) if run.follows else run.held,
+            warmup=_warmup(chosen, run.planned, share),
+        )
+
+    def _excess(self, losses: Mapping[int, float]) -> dict[int, float]:
+        """How many times the lowest loss each of these finite ones is (`stretch.excess`)."""
+        start = max(losses.values()) if self._run.start is None else self._run.start
+        by_number = {float(number): loss for number, loss in losses.items()}
+        excess = stretch.excess(by_number, start, abs(start), LEARNED)
+        return {int(number): times for number, times in excess.items()}
 
     def conclusion(self, left_out: Sequence[str]) -> RecipeSearchEnded:
         """The result, from the losses of the last round."""
@@ -362,9 +456,7 @@ class _Race:
         losses = {n: loss for n, (_, loss) in enumerate(self._losses) if math.isfinite(loss)}
         if not losses:
             return RecipeSearchEnded({}, f"{why} No recipe has a finite loss.", "", ended)
-        start = max(losses.values()) if run.start is None else run.start
-        by_number = {float(number): loss for number, loss in losses.items()}
-        excess = stretch.excess(by_number, start, abs(start), LEARNED)
+        excess = self._excess(losses)
         best = min(losses, key=losses.__getitem__)
         if excess.get(0, math.inf) < 1 + CLEARLY:  # those of the present settings
             kept = "None is clearly better than the present settings, which stay."
@@ -375,11 +467,17 @@ class _Race:
             kept = "The present settings fall faster from the shorter stretch to this, and stay."
             return RecipeSearchEnded({}, f"{why} {kept}", self._doubt(losses[best], {}), ended)
         why += f" {recipe_name(values)} is clearly better than the present settings."
+        if run.share_of(values) < 1:
+            why += (
+                f" With batches of {values['batch_size']} in place of {run.batch_size}, a fit has"
+                f" {1 / run.share_of(values):.3g} times as many updates for as many samples, and"
+                " may take so many times as long."
+            )
         return RecipeSearchEnded(dict(values), why, self._doubt(losses[best], values), ended)
 
     def _is_overtaken(self, values: Mapping[str, Any]) -> bool:
         """Whether the present settings would end the run at a lower loss than this recipe, if both
-        fell on as from the first round to the second.
+        fell on at `SLOWS` of their slope from the first round to the second.
         """
         before = [loss for settings, loss in self._before if settings in ({}, values)]
         after = [loss for settings, loss in self._losses if settings in ({}, values)]
@@ -389,20 +487,23 @@ class _Race:
         logs = math.log if min(losses) > 0 else float
         ahead = math.log(planned / self._length) / math.log(self._length / self._length_before)
         ends = [
-            logs(second) + (logs(second) - logs(first)) * ahead
+            logs(second) + SLOWS * (logs(second) - logs(first)) * ahead
             for first, second in zip(before, after, strict=True)
         ]
         return ends[0] < ends[1]  # the present settings are the first ones
 
     def _gentlest(self, best: int, near: Sequence[int]) -> Mapping[str, Any]:
         """Of the recipes that are as good as the best one and have its optimizer, the one with the
-        lowest rate.
+        lowest rate and, of those, the highest decay.
         """
         optimizer = self._losses[best][0].get("optimizer")
         alike = [
             self._losses[n][0] for n in near if self._losses[n][0].get("optimizer") == optimizer
         ]
-        return min(alike, key=lambda values: values.get("lr", math.inf))
+        return min(
+            alike,
+            key=lambda values: (values.get("lr", math.inf), -(values.get("weight_decay") or 0.0)),
+        )
 
     def _doubt(self, lowest: float, best: Mapping[str, Any]) -> str:
         """What speaks against the answer; "": nothing known."""
@@ -436,11 +537,11 @@ class _Race:
         return "; ".join(doubts)
 
 
-def _warmup(settings: Settings, planned: int | None) -> float:
-    """The share of the run in which the rate rises first."""
+def _warmup(settings: Settings, planned: int | None, share: float) -> float:
+    """The share of the run in which the rate rises first; share: that of the present batch size."""
     if isinstance(settings.warmup, float):
         return settings.warmup
-    return min(0.5, settings.warmup / planned) if planned else 0.0
+    return min(0.5, settings.warmup * share / planned) if planned else 0.0
 
 
 def _loss(loss: float) -> str:
