@@ -128,7 +128,8 @@ def test_without_workers_of_its_own_a_study_waits_for_others(
     for _ in range(2):  # the second one is the same study
         study = bench.study({"width": [4, 8]}, budget=2, workers=0, name="others")
         assert study.status == "no worker"
-    study.more(1)
+    with pytest.warns(UserWarning, match="no worker works on"):
+        study.more(1)
     assert not started
     study.work()
     assert [len(names) for names in started] == [1]

@@ -164,6 +164,11 @@ class PieceRecord:
     """What was trained of it before it was given back, as a share of a whole fit."""
     end: PieceEnd | None = None
 
+    @property
+    def spent(self) -> float:
+        """Its cost, once it has ended or was given back."""
+        return self.cost if self.end is None else self.end.cost
+
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
@@ -275,14 +280,13 @@ class StudyRecord:
         """
         searches = float(self._searches.get("spent", 0.0))
         pieces = (piece for trial in self.trials for piece in trial.pieces)
-        costs = (p.cost if p.end is None else p.end.cost for p in pieces)
-        return self.head.spent + searches + sum(costs)
+        return self.head.spent + searches + sum(piece.spent for piece in pieces)
 
     @property
     def by_hand(self) -> float:
         """The cost of what a user asked for, in whole fits; it is beyond the budget."""
         return sum(
-            piece.cost if piece.end is None else piece.end.cost
+            piece.spent
             for trial in self.trials
             for piece in trial.pieces
             if self.is_by_hand(trial, piece)

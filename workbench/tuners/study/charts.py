@@ -25,10 +25,9 @@ def study_data(record: StudyRecord, *, curves: bool = True) -> StudyData:
     runs = record.path.parents[1] / RUNS
     newest = {trial.number for trial in record.trials[-_CURVES:]} if curves else set()
     baseline, points = record.baseline, []
-    of_trials = (p.end.cost for t in record.trials for p in t.pieces if p.end is not None)
-    spent = record.spent - sum(of_trials)
+    spent = record.spent - sum(piece.spent for t in record.trials for piece in t.pieces)
     for trial in record.trials:
-        spent += sum(piece.end.cost for piece in trial.pieces if piece.end is not None)
+        spent += sum(piece.spent for piece in trial.pieces)
         steps, values = _curve(runs, record, trial) if trial.number in newest else (None, None)
         points.append(
             TrialPoint(
