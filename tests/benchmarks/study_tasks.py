@@ -1,8 +1,8 @@
 """Tasks on which studies are compared: small fits by a plain loop that is halted at rungs, with a cache of their results.
 
 Many fits that differ in numbers alone are trained at once (`torch.func.vmap`), with the same batches and the same random numbers,
-so that a result does not depend on the others. A piece is trained from the start up to its rung, which gives what a fit that was
-halted and continued gives.
+so that a result does not depend on the others. A narrow model is a wide one with zeros, which stay zeros. A piece is trained from the
+start up to its rung, which gives what a fit that was halted and continued gives.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, stack_module_state, vmap
+from torch.func import functional_call, grad, vmap
 
 import workbench as wb
 
 from .lr_regret import batches
 from .lr_tasks import (
     Data,
+    diabetes,
     digits,
     digits_themselves,
     friedman,
@@ -35,9 +36,14 @@ from .lr_tasks import (
     unbalanced,
 )
 
+SHARES = (1 / 9, 1 / 3, 1.0)
+"""The lengths at which fits are halted."""
 COOLING = 0.1
 """The updates in which the rate falls to 0 at a halt, as a share of those so far."""
-Values = Mapping[str, float]
+WIDTHS = [8, 16, 32, 64]
+MOST = 300
+"""The most fits that are trained at once."""
+Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,13 +58,15 @@ class Problem:
     schedule: str = "cosine"
     updates: int = 360
     batch_size: int = 32
+    metric: Callable[[Tensor, Tensor], Tensor] | None = None
+    """What is validated; None: the loss."""
 
     @property
-    def present(self) -> dict[str, float]:
+    def present(self) -> dict[str, Any]:
         """The settings with which the study begins."""
-        if self.optimizer == "adamw":
-            return {"lr": 1e-3, "weight_decay": 1e-2, "width": 32, "dropout": 0.0}
-        return {"lr": 1e-2, "weight_decay": 1e-4, "width": 32, "dropout": 0.0}
+        lr, decay = (1e-3, 1e-2) if self.optimizer == "adamw" else (1e-2, 1e-4)
+        others = {"width": 32, "dropout": 0.0, "warmup": 0, "gradient_clip_val": None}
+        return {"lr": lr, "weight_decay": decay, **others}
 
     @property
     def space(self) -> dict[str, Any]:
@@ -66,7 +74,14 @@ class Problem:
         lr, decay = (
             ((1e-5, 1.0), (1e-4, 1.0)) if self.optimizer == "adamw" else ((1e-4, 10.0), (1e-6, 0.1))
         )
-        return {"lr": lr, "weight_decay": decay, "width": [8, 16, 32, 64], "dropout": (0.0, 0.5)}
+        return {
+            "lr": lr,
+            "weight_decay": decay,
+            "width": WIDTHS,
+            "dropout": (0.0, 0.5),
+            "warmup": [0, 0.01, 0.05, 0.1],
+            "gradient_clip_val": [None, 0.3, 1.0, 3.0],
+        }
 
 
 class Drop(nn.Module):
@@ -82,6 +97,20 @@ class Drop(nn.Module):
         return x * (torch.rand_like(x) >= self.rate) / (1 - self.rate) if self.training else x
 
 
+class Norm(nn.Module):
+    """Divides by the root of the mean square of so many numbers, whatever zeros follow them."""
+
+    width: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.register_buffer("width", torch.tensor(float(width)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x * ((x * x).sum(-1, keepdim=True) / self.width + 1e-5).rsqrt()
+
+
 def mlp(inputs: int, outputs: int, hidden: int = 2) -> Callable[[int, float], nn.Module]:
     def build(width: int, dropout: float) -> nn.Module:
         layers: list[nn.Module] = [nn.Linear(inputs, width), nn.ReLU(), Drop(dropout)]
@@ -93,16 +122,16 @@ def mlp(inputs: int, outputs: int, hidden: int = 2) -> Callable[[int, float], nn
 
 
 class Residual(nn.Module):
-    """Three residual blocks."""
+    """Two residual blocks."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(64, width), nn.Linear(width, 10)
         self.blocks = nn.ModuleList(
             nn.Sequential(
-                nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), Drop(dropout), nn.Linear(width, width)
+                Norm(width), nn.Linear(width, width), nn.GELU(), Drop(dropout), nn.Linear(width, width)
             )
-            for _ in range(3)
+            for _ in range(2)
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
@@ -126,30 +155,22 @@ class Factors(nn.Module):
         return (self.dropout(self.users(pairs[:, 0])) * self.things(pairs[:, 1])).sum(1)
 
 
+def error(out: Tensor, y: Tensor) -> Tensor:
+    """The share of wrong answers."""
+    return (out.argmax(1) != y).float().mean()
+
+
 PROBLEMS = [
     Problem("digits mlp adamw", mlp(64, 10), digits, F.cross_entropy),
     Problem("digits mlp sgd", mlp(64, 10), digits, F.cross_entropy, "sgd", "constant"),
     Problem("digits residual adamw", Residual, digits, F.cross_entropy),
     Problem("autoencoder adamw", lambda w, d: nn.Sequential(mlp(64, 8, 1)(w, d), mlp(8, 64, 1)(w, 0.0)), digits_themselves, F.mse_loss, "adamw", "constant", 360, 64),
-    Problem("friedman mlp sgd", mlp(10, 1), friedman, F.mse_loss, "sgd", "cosine", 360, 64),
-    Problem("unbalanced mlp adamw", mlp(40, 5), unbalanced, F.cross_entropy, "adamw", "one_cycle", 360, 64),
+    Problem("friedman mlp sgd", mlp(10, 1), friedman, F.mse_loss, "sgd", "cosine", 900, 64),
+    Problem("diabetes mlp adamw", mlp(10, 1), diabetes, F.mse_loss, "adamw", "cosine", 360, 32),
+    Problem("unbalanced mlp adamw", mlp(40, 5), unbalanced, F.cross_entropy, "adamw", "one_cycle", 900, 64),
     Problem("ratings factors sgd", Factors, ratings, F.mse_loss, "sgd", "constant", 540, 64),
-    Problem("nothing mlp adamw", mlp(20, 4), nothing, F.cross_entropy, updates=270),
+    Problem("nothing mlp adamw", mlp(20, 4), nothing, F.cross_entropy, updates=270, metric=error),
 ]  # fmt: skip
-
-
-def validated(
-    problem: Problem, model: nn.Module, weights: dict[str, Tensor], buffers: dict[str, Tensor]
-) -> list[float]:
-    """The validation loss of each of the stacked weights."""
-    x, y = problem.data()[1]
-    model.eval()
-    with torch.no_grad():
-        losses = vmap(lambda w, b: problem.loss(functional_call(model, (w, b), (x,)), y))(
-            weights, buffers
-        )
-    model.train()
-    return [_counted(loss, problem) for loss in losses.tolist()]
 
 
 @functools.cache
@@ -161,84 +182,112 @@ def floor(problem: Problem) -> float:
         return 0.01 * float(problem.loss(model(x), y))
 
 
+def first_weights(problem: Problem, width: int, seed: int) -> dict[str, Tensor]:
+    """The first weights of a model of this width, with zeros up to the widest one."""
+    torch.manual_seed(seed)
+    model, widest = problem.model(width, 0.0), problem.model(WIDTHS[-1], 0.0)
+    weights = {name: torch.zeros_like(weight) for name, weight in widest.named_parameters()}
+    for name, weight in model.named_parameters():
+        weights[name][tuple(slice(size) for size in weight.shape)] = weight.detach()
+    return weights
+
+
 class Stack:
-    """Fits of one width and seed, with one update after another of all."""
+    """Fits of one seed, with one update after another of all. A row of each tensor belongs to a fit."""
 
     def __init__(self, problem: Problem, fits: list[Values], seed: int) -> None:
-        torch.manual_seed(seed)
         self.problem = problem
-        self.model = problem.model(int(fits[0]["width"]), 0.0)
-        models = [self.model] * len(fits)
-        self.weights, self.buffers = stack_module_state(models)
-        self.weights = {name: weight.detach() for name, weight in self.weights.items()}
-        for name in self.buffers:
-            self.buffers[name] = torch.tensor([float(values["dropout"]) for values in fits])
-        self.lr = torch.tensor([values["lr"] for values in fits])
-        self.decay = torch.tensor([values["weight_decay"] for values in fits])
-        self.moments = [
-            {name: torch.zeros_like(w) for name, w in self.weights.items()} for _ in range(2)
-        ]
+        self.model = problem.model(WIDTHS[-1], 0.0)
+        widths = {int(values["width"]) for values in fits}
+        first = {width: first_weights(problem, width, seed) for width in widths}
+        shapes = {name: weight.shape for name, weight in self.model.named_parameters()}
+        rows = {w: torch.cat([first[w][name].flatten() for name in shapes]) for w in widths}
+        self.weights = torch.stack([rows[int(values["width"])] for values in fits])
+        self.moments = [torch.zeros_like(self.weights) for _ in range(2)]
+        self.buffers = {}
+        for name, _ in self.model.named_buffers():
+            setting = "dropout" if name.endswith("rate") else "width"
+            self.buffers[name] = torch.tensor([float(values[setting]) for values in fits])
+
+        def column(name: str, nothing: float) -> Tensor:
+            numbers = [nothing if values[name] is None else values[name] for values in fits]
+            return torch.tensor(numbers, dtype=torch.float32)[:, None]
+
+        self.lr, self.decay = column("lr", 0.0), column("weight_decay", 0.0)
+        self.warmup = column("warmup", 0.0) * problem.updates
+        self.clip = column("gradient_clip_val", math.inf)
         self.step = 0
         self.feed = batches(problem.data()[0], problem.batch_size, seed)
+        torch.manual_seed(seed)
 
-        def loss(
-            weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor
-        ) -> Tensor:
-            return problem.loss(functional_call(self.model, (weights, buffers), (x,)), y)
+        def judged(
+            by: Callable[[Tensor, Tensor], Tensor], flat: Tensor, buffers: dict[str, Tensor], x: Tensor, y: Tensor
+        ) -> Tensor:  # fmt: skip
+            pieces = flat.split([shape.numel() for shape in shapes.values()])
+            weights = {
+                name: piece.view(shape)
+                for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+            }
+            return by(functional_call(self.model, (weights, buffers), (x,)), y)
 
-        self.gradients = vmap(grad_and_value(loss), in_dims=(0, 0, None, None), randomness="same")
+        metric = functools.partial(judged, problem.metric or problem.loss)
+        loss = functools.partial(judged, problem.loss)
+        self.metrics = vmap(metric, in_dims=(0, 0, None, None), randomness="same")
+        self.gradients = vmap(grad(loss), in_dims=(0, 0, None, None), randomness="same")
 
     def update(self, share: float) -> None:
         """Take one update with this share of the highest rate."""
-        gradients, _ = self.gradients(self.weights, self.buffers, *next(self.feed))
+        gradients = self.gradients(self.weights, self.buffers, *next(self.feed))
+        gradients *= (self.clip / (gradients.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1.0)
         self.step += 1
+        lr = share * self.lr * (self.step / self.warmup).clamp(max=1.0)
         first, second = self.moments
-        for name, weight in self.weights.items():
-            shape = (-1, *[1] * (weight.dim() - 1))
-            lr, decay, gradient = (
-                (share * self.lr).view(shape),
-                self.decay.view(shape),
-                gradients[name],
-            )
-            if self.problem.optimizer == "adamw":
-                first[name] = torch.lerp(first[name], gradient, 0.1)
-                second[name] = second[name] * 0.999 + gradient * gradient * 0.001
-                root = (second[name] / (1 - 0.999**self.step)).sqrt_().add_(1e-8)
-                weight = weight * (1 - lr * decay) - lr / (1 - 0.9**self.step) * first[name] / root
-            else:
-                first[name] = 0.9 * first[name] + gradient + decay * weight
-                weight = weight - lr * first[name]
-            self.weights[name] = weight
+        if self.problem.optimizer == "adamw":
+            first.lerp_(gradients, 0.1)
+            second.mul_(0.999).addcmul_(gradients, gradients, value=0.001)
+            root = (second / (1 - 0.999**self.step)).sqrt_().add_(1e-8)
+            self.weights.mul_(1 - lr * self.decay).sub_(lr / (1 - 0.9**self.step) * (first / root))
+        else:
+            first.mul_(0.9).add_(gradients.add_(self.decay * self.weights))
+            self.weights.sub_(lr * first)
+
+    def validated(self) -> list[float]:
+        """What is validated of each fit."""
+        self.model.eval()
+        with torch.no_grad():
+            losses = self.metrics(self.weights, self.buffers, *self.problem.data()[1])
+        self.model.train()
+        return [
+            max(loss, floor(self.problem)) if math.isfinite(loss) else math.inf
+            for loss in losses.tolist()
+        ]
 
     def cooled(self, share: float) -> list[float]:
-        """The losses after the rate has fallen to 0; everything is as before."""
-        weights, moments, step, random = (
-            dict(self.weights),
-            [dict(m) for m in self.moments],
-            self.step,
-            torch.get_rng_state(),
-        )
+        """The losses after the rate has fallen to 0; the weights are as before."""
+        weights, moments, step = self.weights.clone(), [m.clone() for m in self.moments], self.step
+        random, feed = torch.get_rng_state(), self.feed
+        self.feed = batches(self.problem.data()[0], self.problem.batch_size, 1000 + step)
         n = max(round(COOLING * step), 1)
         for k in range(n):
             self.update(share * (1 - (k + 1) / (n + 1)))
-        losses = validated(self.problem, self.model, self.weights, self.buffers)
-        self.weights, self.moments, self.step = weights, moments, step
+        losses = self.validated()
+        self.weights, self.moments, self.step, self.feed = weights, moments, step, feed
         torch.set_rng_state(random)
         return losses
 
 
 def trained(
-    problem: Problem, fits: list[Values], seed: int, shares: list[float]
+    problem: Problem, fits: list[Values], seed: int, depth: int
 ) -> list[dict[str, list[float]]]:
-    """The cooled and the raw validation loss of each fit at these shares of its length; at 1 they are the same. All have one width."""
+    """The raw and the cooled validation loss of each fit at its lengths up to this one; at the end they are the same."""
     stack = Stack(problem, fits, seed)
-    halts = [round(share * problem.updates) for share in shares]
-    results: list[dict[str, list[float]]] = [{"cooled": [], "raw": []} for _ in fits]
+    halts = [round(share * problem.updates) for share in SHARES[: depth + 1]]
+    results: list[dict[str, list[float]]] = [{"raw": [], "cooled": []} for _ in fits]
     for step in range(halts[-1]):
         share = share_of(problem.schedule, step, problem.updates)
         stack.update(share)
         if step + 1 in halts:
-            raw = validated(problem, stack.model, stack.weights, stack.buffers)
+            raw = stack.validated()
             cooled = raw if step + 1 == problem.updates else stack.cooled(share)
             for k, result in enumerate(results):
                 result["raw"].append(raw[k])
@@ -246,8 +295,8 @@ def trained(
     return results
 
 
-def _counted(loss: float, problem: Problem) -> float:
-    return max(loss, floor(problem)) if math.isfinite(loss) else math.inf
+Piece = tuple[Values, int, int]
+"""The settings of a fit, its seed, and the number of its last length."""
 
 
 class Results:
@@ -262,43 +311,33 @@ class Results:
                 key, value = json.loads(line)
                 self.known[key] = value
 
-    def train(self, pieces: list[tuple[Values, int, int]], shares: list[float]) -> None:
-        """Train those of these pieces (values, seed, rung) whose results are not known."""
-        groups: dict[tuple[Any, ...], dict[str, Values]] = {}
-        for values, seed, rung in pieces:
-            key = self._key(values, seed, shares[: rung + 1])
-            if self._known(values, seed, rung, shares) is None:
-                groups.setdefault((values["width"], seed, rung), {})[key] = values
-        for (_, seed, rung), fits in groups.items():
-            results = trained(self.problem, list(fits.values()), seed, shares[: rung + 1])
-            for key, result in zip(fits, results, strict=True):
-                self.known[key] = result
-                self._keep(key)
+    def train(self, pieces: list[Piece]) -> None:
+        """Train those of these pieces whose results are not known."""
+        groups: dict[tuple[int, int], dict[str, Values]] = {}
+        for values, seed, depth in pieces:
+            if not self.knows(values, seed, depth):
+                groups.setdefault((seed, depth), {})[self._key(values, seed)] = values
+        for (seed, depth), fits in groups.items():
+            for k in range(0, len(fits), MOST):
+                keys = [*fits][k : k + MOST]
+                results = trained(self.problem, [fits[key] for key in keys], seed, depth)
+                self._keep(dict(zip(keys, results, strict=True)))
 
-    def at(
-        self, values: Values, seed: int, rung: int, shares: list[float]
-    ) -> dict[str, list[float]]:
-        """The losses at the rungs up to this one."""
-        self.train([(values, seed, rung)], shares)
-        result = self._known(values, seed, rung, shares)
-        assert result is not None
-        return result
+    def at(self, values: Values, seed: int, depth: int = len(SHARES) - 1) -> dict[str, list[float]]:
+        """The losses at the lengths up to this one, or further."""
+        self.train([(values, seed, depth)])
+        return self.known[self._key(values, seed)]
 
-    def _known(
-        self, values: Values, seed: int, rung: int, shares: list[float]
-    ) -> dict[str, list[float]] | None:
-        keys = (
-            self._key(values, seed, shares[: last + 1])
-            for last in range(len(shares) - 1, rung - 1, -1)
-        )
-        return next((self.known[key] for key in keys if key in self.known), None)
+    def knows(self, values: Values, seed: int, depth: int) -> bool:
+        known = self.known.get(self._key(values, seed))
+        return known is not None and len(known["raw"]) > depth
 
     @staticmethod
-    def _key(values: Values, seed: int, shares: list[float]) -> str:
-        return json.dumps([sorted(values.items()), seed, [round(share, 6) for share in shares]])
+    def _key(values: Values, seed: int) -> str:
+        return json.dumps([sorted(values.items()), seed])
 
-    def found_lr(self) -> float | None:
-        """The rate of `bench.find_lr()` for the present width, after 100 updates."""
+    def found(self) -> dict[str, float]:
+        """What `bench.find_lr()` finds for the present settings: the suggestion, and where training diverges."""
         if "find_lr" not in self.known:
             problem = self.problem
             kinds = {
@@ -312,12 +351,14 @@ class Results:
                     batch_size=problem.batch_size, max_steps=problem.updates, lr_schedule=problem.schedule, root=root, enable_progress_bar=False, accelerator="cpu",
                 )  # fmt: skip
                 try:
-                    self.known["find_lr"] = bench.find_lr().result().suggestion
+                    curve = bench.find_lr().result()
                 finally:
                     bench.close()
-            self._keep("find_lr")
+            found = {"center": curve.suggestion, "edge": curve.diverged}
+            self._keep({"find_lr": {k: float(v) for k, v in found.items() if v is not None}})
         return self.known["find_lr"]
 
-    def _keep(self, key: str) -> None:
+    def _keep(self, results: dict[str, Any]) -> None:
+        self.known |= results
         with self.path.open("a") as file:
-            file.write(json.dumps([key, self.known[key]]) + "\n")
+            file.writelines(json.dumps([*entry]) + "\n" for entry in results.items())

@@ -146,6 +146,25 @@ def test_a_later_reading_has_what_is_new(path):
     assert again.trials[0].end(2).value == 0.5
 
 
+def test_a_trial_is_listed_again_where_its_folder_has_changed(path):
+    for number in (1, 2, 3):
+        add_trial(path, TrialProposal(number, {}, "prior"))
+        claim(path, number, 0, 0, "w").end(PieceEnd("completed", 0.1, 0.5))
+    (path / "trials" / "0003" / "foreign").touch()
+    long_ago = {}
+    before = StudyRecord.read(path)
+    for number, listed in before.listed.items():
+        long_ago[number] = replace(listed, since=listed.since - 10)
+    before = replace(before, listed=long_ago)
+    assert StudyRecord.read(path, before) == StudyRecord.read(path)
+    assert StudyRecord.read(path, before).problems == ("trials/0003/foreign: no file of a study",)
+    claim(path, 1, 0, 1, "w")
+    claim(path, 2, 1, 2, "w").end(PieceEnd("completed", 1.0, 0.4))
+    again = StudyRecord.read(path, before)
+    assert again == StudyRecord.read(path)
+    assert (again.trials[0].piece(1).state, again.trials[1].end(2, 1).value) == ("claimed", 0.4)
+
+
 def test_a_value_that_is_not_finite_is_none(path):
     add_trial(path, TrialProposal(1, {}, "prior"))
     claim(path, 1, 0, 2, "w").end(

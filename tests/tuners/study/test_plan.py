@@ -124,12 +124,31 @@ def test_trials_that_cannot_begin_end_a_study_although_they_cost_nothing():
     assert len(tried(narrowed).trials) == 18
 
 
-def test_a_wrong_prior_loses_its_weight():
-    wrong = {"lr": {"center": 1e-4, "factor": 2.0}}
-    record = finished(study(16, priors=wrong, seeds=0))
+@pytest.mark.parametrize("center", [1e-3, 5.0])
+def test_a_prior_that_is_wrong_by_100_times_loses_its_weight(center):
+    record = finished(study(16, priors={"lr": {"center": center}}, seeds=0))
     origins = [trial.origin.split()[0] for trial in record.trials]
-    assert origins[-9:].count("prior") < origins[1:10].count("prior")
-    assert record.whole(record.best) < 1.6
+    assert "prior" not in origins[-9:]
+    assert record.whole(record.best) < 1.6  # the baseline has 5.3
+
+
+def test_a_right_prior_is_kept_and_the_space_is_still_tried():
+    record = finished(study(16, priors={"lr": {"center": 0.1}}, seeds=0))
+    rates = [trial.values["lr"] for trial in record.trials]
+    assert sum(0.03 < rate < 0.3 for rate in rates) > len(rates) / 2
+    assert record.whole(record.best) < 1.12
+
+
+def test_what_others_train_now_is_not_tried_next_to_it():
+    record = finished(study(8, seeds=0), most=8)
+    points = []
+    for _ in range(4):
+        action = plan(record)
+        values = action.proposal.values
+        points.append((math.log10(values["lr"]) / 6, math.log10(values["weight_decay"]) / 4))
+        record, _ = begun(record, action)
+    gaps = [math.dist(a, b) for k, a in enumerate(points) for b in points[:k]]
+    assert min(gaps) > 0.03
 
 
 def test_fresh_seeds_of_the_best_and_of_the_baseline_judge_it():
@@ -376,7 +395,7 @@ def test_settings_are_tried_once_and_the_rest_is_spent_on_seeds(rungs, fits, wor
 
 
 def test_a_decision_at_500_trials_takes_milliseconds():
-    record = study(2000, seeds=0)
+    record = study(2000, seeds=0, priors={"lr": {"center": 1e-3}})
     trials = []
     for number in range(1, 501):
         values = {

@@ -102,6 +102,12 @@ class Folder:
             return stat.S_ISDIR(self._stat(name).st_mode)
         return False
 
+    def changed(self, name: str) -> int:
+        """When a file, or the list of a folder, was changed last, in nanoseconds, by the clock of
+        the file system. Raises OSError if nothing has this name.
+        """
+        return self._stat(name).st_mtime_ns
+
     def _stat(self, name: str) -> os.stat_result:
         return os.stat(self._where(name), dir_fd=self._number, follow_symlinks=False)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +42,8 @@ MOST, _PIECES = 20_000, 10_000
 """The most trials of a study, and changes, and the most files of a trial, that are read."""
 LONGEST = 10_000
 """The most letters of a cause that are read."""
+_SETTLED = 2.0
+"""Seconds after which the time of a folder's change tells it from a later change."""
 _NAMES = 50_000
 """The most names of a folder that are listed."""
 MOST_SEEDS, _RUNGS = 100, 9
@@ -228,6 +231,18 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Listed:
+    """When a trial's folder was listed, to know whether it must be listed again."""
+
+    changed: int
+    """When the folder was changed, in nanoseconds, as the file system says."""
+    since: float
+    """When this change was seen first, by this process's own clock."""
+    last: float
+    """When the folder was listed last."""
+
+
+@dataclass(frozen=True, slots=True)
 class StudyRecord:
     """All that a study's folder says, at one moment."""
 
@@ -240,13 +255,16 @@ class StudyRecord:
     """Files that were left out, each with the reason."""
     unread: int = 0
     """The highest number of a trial that was left out; 0: none was."""
+    listed: Mapping[int, Listed] = field(default_factory=dict, compare=False, repr=False)
+    """By number, when the folders of trials without problems were listed."""
 
     @classmethod
     def read(cls, path: str | Path, before: StudyRecord | None = None) -> StudyRecord:
         """Read a study's folder. OSError or ValueError: it has no readable `study.json`, or a
         folder in it has more files than a study.
 
-        before: an earlier reading of the same folder, whose ended pieces are not read again.
+        before: an earlier reading of the same folder, whose ended pieces are not read again. A
+        trial of which all pieces have ended is not listed again until its folder changes.
         """
         path = Path(path)
         reader = _Reader(path, before)
@@ -440,6 +458,9 @@ class _Reader:
             before = None
         trials = () if before is None else before.trials
         self._before = {trial.number: trial for trial in trials}
+        self._listed_before = {} if before is None else before.listed
+        self._listed: dict[int, Listed] = {}
+        self._omissions = 0
         self._head = None if before is None else before.head
 
     def record(self) -> StudyRecord:
@@ -457,6 +478,7 @@ class _Reader:
                 dict(self._workers(folder)),
                 tuple(self._problems),
                 self._unread,
+                self._listed,
             )
 
     @contextlib.contextmanager
@@ -478,6 +500,7 @@ class _Reader:
             yield None if names is None else (folder, names)
 
     def _left_out(self, name: object, why: object) -> None:
+        self._omissions += 1
         if len(self._problems) < 100:
             self._problems.append(f"{name}: {why}")
 
@@ -505,16 +528,41 @@ class _Reader:
                 if number is None:
                     self._left_out(f"{TRIALS}/{name}", "not the number of a trial")
                     continue
-                trial = None
+                trial = self._unchanged(folder, name, number)
+                if trial is not None:
+                    yield trial
+                    continue
+                omissions = self._omissions
                 with self._opened(folder, self._path / TRIALS / name) as inner:
                     # without the file its maker is about to write it, or was killed before
                     is_made = inner is None or TRIAL in inner[1]
                     if inner is not None and is_made:
                         trial = self._trial(*inner, number)
+                if trial is None or self._omissions > omissions:
+                    self._listed.pop(number, None)
                 if trial is not None:
                     yield trial
                 elif is_made:
                     self._unread = max(self._unread, number)
+
+    def _unchanged(self, trials: Folder, name: str, number: int) -> TrialRecord | None:
+        """The trial of the reading before, if its folder needs no look; None: it does."""
+        try:
+            changed = trials.changed(name)
+        except OSError:
+            return None
+        now = time.monotonic()
+        listed, trial = self._listed_before.get(number), self._before.get(number)
+        if listed is None or listed.changed != changed:
+            self._listed[number] = Listed(changed, now, now)
+            return None
+        # a change at nearly the same time may have come after the list
+        settled = listed.last - listed.since >= _SETTLED
+        if not settled or trial is None or any(map(_may_change, trial.pieces)):
+            self._listed[number] = replace(listed, last=now)
+            return None
+        self._listed[number] = listed
+        return trial
 
     def _trial(self, folder: Folder, names: list[str], number: int) -> TrialRecord | None:
         where = f"{TRIALS}/{number:04d}"
@@ -555,8 +603,7 @@ class _Reader:
             files[int(generation or 0), kind or end] = name
         for (rung, seed), files in sorted(by_piece.items()):
             ended = None if before is None else before.piece(rung, seed)
-            # the file of a failed one may be readable now
-            if ended is not None and ended.end is not None and ended.end.status != "failed":
+            if ended is not None and not _may_change(ended):
                 yield ended
                 continue
             piece = self._piece(folder, where, rung, seed, files)
@@ -665,6 +712,11 @@ class _Reader:
                     self._left_out(f"{WORKERS}/{name}", "no worker's name")
                 elif (data := self._json(folder, name, WORKERS)) is not None:
                     yield worker, data
+
+
+def _may_change(piece: PieceRecord) -> bool:
+    """Whether its files say more later: those of a failed one may be readable then."""
+    return piece.end is None or piece.end.status == "failed"
 
 
 def number_of(name: str) -> int | None:

@@ -1,7 +1,7 @@
 """Where good values of a dimension are expected: a density over the numbers from 0 to 1.
 
 A prior is plain data in the study's record, by name of a dimension:
-{"lr": {"center": 3e-3, "factor": 3.0, "edge": 0.3}}: log-normal around `center`, whose logarithm
+{"lr": {"center": 3e-3, "factor": 2.0, "edge": 0.3}}: log-normal around `center`, whose logarithm
 deviates by that of `factor`; a tenth of the mass at most lies above `edge`, where training
 diverges. A dimension without one has its density around the bench's own value.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,12 @@ GRID = 257
 _ABOVE = 0.1
 """The most mass above the edge of divergence."""
 _FACTOR = 3.0
-"""A decade around a center: most of the mass."""
+"""A decade around the bench's own value: most of the mass."""
+_FOUND = 2.0
+"""The factor around what a search has found."""
 _WIDTH = 0.25
 """The deviation of a density on a linear scale, as a share of the range."""
+_NARROWEST = 0.02
 _PRESENT = 0.5
 """The share of the bench's own value among values without order."""
 _POINTS = np.linspace(0.0, 1.0, GRID)
@@ -36,6 +39,8 @@ class Prior:
 
     def __init__(self, space: Space, priors: Mapping[str, Any]) -> None:
         densities = [_density(d, prior_of(d, priors)) for d in space.dimensions]
+        self.deviations = [_deviation_of(d, prior_of(d, priors)) for d in space.dimensions]
+        """How far good values may be from the expected ones, by dimension."""
         self.densities = np.array(densities)
         self._centers = [_center(d, prior_of(d, priors)) for d in space.dimensions]
         steps = (self.densities[:, 1:] + self.densities[:, :-1]) / 2
@@ -91,16 +96,17 @@ def _density(dimension: Dimension, prior: Any) -> Array:
         center = _number(prior, "center")
         relative = isinstance(dimension, Float) and dimension.relative
         if center is not None and not relative and not isinstance(dimension, Choice):
-            return _around(dimension, center, _number(prior, "factor"), _number(prior, "edge"))
+            deviation = _deviation_of(dimension, prior)
+            return _around(dimension, center, deviation, _number(prior, "edge"))
     if isinstance(dimension, Float) and dimension.relative:
-        return _around(dimension, 1.0, _FACTOR, None)
+        return _around(dimension, 1.0, _deviation_of(dimension, prior), None)
     if isinstance(dimension, Choice):
         center = prior.get("center") if isinstance(prior, Mapping) else None
         return _of_choice(dimension, dimension.present if center is None else center)
     present = dimension.unit(dimension.present) if dimension.has_present else None
     if present is None:
         return np.ones(GRID)
-    return _normal(present, _deviation(dimension, _FACTOR))
+    return _normal(present, _deviation_of(dimension, prior))
 
 
 def _number(prior: Mapping[str, Any], key: str) -> float | None:
@@ -110,8 +116,8 @@ def _number(prior: Mapping[str, Any], key: str) -> float | None:
     return float(value)
 
 
-def _around(dimension: Dimension, center: float, factor: float | None, edge: float | None) -> Array:
-    density = _normal(_clamped(dimension, center), _deviation(dimension, factor or _FACTOR))
+def _around(dimension: Dimension, center: float, deviation: float, edge: float | None) -> Array:
+    density = _normal(_clamped(dimension, center), deviation)
     if edge is not None:
         above = _clamped(dimension, edge) < _POINTS
         share = density[above].sum() / density.sum()
@@ -129,16 +135,23 @@ def _clamped(dimension: Dimension, number: float) -> float:
     return (number - dimension.low) / (dimension.high - dimension.low)
 
 
-def _deviation(dimension: Dimension, factor: float) -> float:
-    assert isinstance(dimension, Float | Int)
-    if not dimension.log:
+def _deviation_of(dimension: Dimension, prior: Any) -> float:
+    """The deviation of the density, as a share of the range."""
+    if isinstance(dimension, Choice) or not cast("Float | Int", dimension).log:
         return _WIDTH
-    return math.log(max(factor, 1.1)) / math.log(dimension.high / dimension.low)
+    dimension = cast("Float | Int", dimension)
+    factor = _FACTOR
+    if isinstance(dimension, Float) and dimension.relative:
+        factor = _FOUND
+    elif isinstance(prior, Mapping) and _number(prior, "center") is not None:
+        factor = _number(prior, "factor") or _FOUND
+    deviation = math.log(max(factor, 1.1)) / math.log(dimension.high / dimension.low)
+    return max(deviation, _NARROWEST)
 
 
 def _normal(center: float, deviation: float) -> Array:
     """With a floor, so that no part of the range is impossible."""
-    density: Array = np.exp(-0.5 * ((_POINTS - center) / max(deviation, 0.02)) ** 2)
+    density: Array = np.exp(-0.5 * ((_POINTS - center) / deviation) ** 2)
     return density + 1e-3
 
 

@@ -1,8 +1,9 @@
-"""Proposes the next trial: evenly spread over the space, from the prior, or near a good trial.
+"""Proposes the next trial: of points from the whole space, from the prior and near good trials, the
+one that may gain most.
 
-Sources: PriorBand (Mallik et al., NeurIPS 2023) mixes these three, and weighs the prior against the
-neighbourhood of the best by which of them explains the good trials; the even sequence is Roberts'
-generalised golden ratio.
+Sources: PriorBand (Mallik et al., NeurIPS 2023) draws from these three, and weighs the prior
+against the neighbourhood of the best by which of them explains the good trials. `model` chooses
+among what was drawn.
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ from numpy.typing import NDArray
 
 from workbench.runs.study.record import StudyRecord, TrialProposal, TrialRecord
 from workbench.settings.space import TIMES_FOUND, Choice, Int, Space
-from workbench.tuners.study.brackets import candidates, ranked
+from workbench.tuners.study.brackets import ranked
+from workbench.tuners.study.model import expected_gains
 from workbench.tuners.study.priors import Prior
 from workbench.units import rate
 
 Array = NDArray[np.float64]
 _EVEN = 1 / 5
-"""The share of candidates spread over the whole space, whatever the prior says."""
-_NEAR = 0.12
-"""How far a trial near a good one is from it, in one dimension, as a share of the range."""
+"""The share of points from the whole space, whatever the prior says."""
+_NEAR = 0.6
+"""How far a point near a good trial is from it, in deviations of the prior."""
 _WIDE = 0.2
 """The deviation of the neighbourhood of the best trial, in which other good trials may be."""
 _GOOD = 3
-"""How many of the best trials are good."""
-_TRIES = 24
-"""How many points are drawn for one trial, of which the first new and feasible one is taken."""
+"""The best third of the trials is good, and so many at most."""
+_DRAWS, _TRIES = 24, 96
+"""Of how many points one trial is the best, and how many are drawn to have so many that are new and
+not beside one that cannot be trained.
+"""
 _FEW = 400
 """The most settings of a space that are all counted."""
 _SAME = 0.01
@@ -62,29 +66,23 @@ def propose(record: StudyRecord) -> TrialProposal | None:
     number = record.next_number
     random = np.random.default_rng([record.head.seed, number])
     earlier = _points(space, record.trials)
-    known = candidates(record)
     if not any(trial.origin in ("found", "prior") for trial in record.trials):
         values = space.values(list(prior.mode))
         if all(values != trial.values for trial in record.trials):
             return TrialProposal(number, values, "prior", "the values that the searches found")
-    origin, why, good = _origin(record, space, prior, random)
-    drawn = sum(trial.origin.split()[0] == origin for trial in known)
-    point = np.zeros(len(space.dimensions))
-    for attempt in range(_TRIES):
-        if origin == "near":
-            assert good is not None
-            point = _near(space, _points(space, [good])[0], prior, random)
-        else:
-            sequence = [record.head.seed, origin == "prior"]
-            even = _even(len(point), sequence, drawn + attempt * 1000)
-            point = prior.at(even) if origin == "prior" else even
-        if _is_new(space, point, earlier, record):
-            break
+    sources = _Sources(record, space, prior, random)
+    draws = [sources.draw() for _ in range(_TRIES)]
+    new = [draw for draw in draws if _is_new(space, draw[0], earlier, record)][:_DRAWS]
+    if untried and not new:
+        weights = np.exp(prior.log_density(np.array(untried)))
+        point = np.array(untried[int(random.choice(len(untried), p=weights / weights.sum()))])
+        origin, why, good = "even", "one of the last settings that no trial has", None
     else:
-        if untried:
-            weights = np.exp(prior.log_density(np.array(untried)))
-            point = np.array(untried[int(random.choice(len(untried), p=weights / weights.sum()))])
-            origin, why, good = "even", "one of the last settings that no trial has", None
+        draws = new or draws[:1]
+        points = np.array([_units(space, point) for point, _, _ in draws])
+        gains = expected_gains(record, space, prior, earlier, points)
+        point, origin, good = draws[0 if gains is None else int(np.argmax(gains))]
+        why = sources.why(origin)
     values = space.values(list(point))
     if good is not None:
         origin, why = f"near {good.number}", _difference(good.values, values)
@@ -121,23 +119,42 @@ def _untried(space: Space, record: StudyRecord) -> list[list[float]] | None:
     return untried
 
 
-def _origin(
-    record: StudyRecord, space: Space, prior: Prior, random: np.random.Generator
-) -> tuple[str, str, TrialRecord | None]:
-    """Where the next trial comes from, why, and the good trial that it is near to."""
-    if random.random() < _EVEN:
-        return "even", "spread evenly over the space, whatever the searches found", None
-    good = [t for t in ranked(record) if t.values][:_GOOD]
-    if len(good) < _GOOD:
-        return "prior", "from where the searches expect good values", None
-    points = _points(space, good)
-    weights = np.arange(len(good), 0, -1.0)
-    by_prior = np.exp(prior.log_density(points))
-    by_near = np.exp(_log_near(points))
-    share = float(weights @ by_prior / (weights @ by_prior + weights @ by_near))
-    if random.random() < share:
-        return "prior", f"from where the searches expect good values, which has {share:.0%}", None
-    return "near", "", good[int(random.choice(len(good), p=weights / weights.sum()))]
+class _Sources:
+    """Where points are drawn from."""
+
+    def __init__(
+        self, record: StudyRecord, space: Space, prior: Prior, random: np.random.Generator
+    ) -> None:
+        self._space, self._prior, self._random = space, prior, random
+        best = [trial for trial in ranked(record) if trial.values]
+        self._good = best[: min(_GOOD, math.ceil(len(best) / 3))]
+        self._points = _points(space, self._good)
+        weights = np.arange(len(self._good), 0, -1.0)
+        self._weights = weights / weights.sum()
+        self._share = 1.0
+        """Of the prior, beside the neighbourhood of good trials."""
+        if self._good:
+            by_prior = weights @ np.exp(prior.log_density(self._points))
+            by_near = weights @ np.exp(_log_near(self._points))
+            self._share = float(by_prior / (by_prior + by_near))
+
+    def draw(self) -> tuple[Array, str, TrialRecord | None]:
+        """A point, where it comes from, and the good trial that it is near to."""
+        random, count = self._random, len(self._space.dimensions)
+        if random.random() < _EVEN:
+            return random.random(count), "even", None
+        if random.random() < self._share:
+            return self._prior.at(random.random(count)), "prior", None
+        k = int(random.choice(len(self._good), p=self._weights))
+        point = _near(self._space, self._points[k], self._prior, random)
+        return point, "near", self._good[k]
+
+    def why(self, origin: str) -> str:
+        """What is said of a trial from there."""
+        if origin == "even":
+            return "from the whole space, whatever the searches found"
+        share = "" if self._share == 1 else f", which has {self._share:.0%}"
+        return f"from where the searches expect good values{share}"
 
 
 def _log_near(points: Array) -> Array:
@@ -148,27 +165,22 @@ def _log_near(points: Array) -> Array:
     return logs
 
 
+def _units(space: Space, point: Array) -> Array:
+    """The point of what a trial there has; NaN where it has no value of a dimension."""
+    units = space.units(space.values(list(point)))
+    return np.array([math.nan if unit is None else unit for unit in units])
+
+
 def _points(space: Space, trials: Any) -> Array:
     """The points of trials, a row each; NaN where a trial has no value of a dimension."""
     rows = [[math.nan if u is None else u for u in space.units(t.values)] for t in trials]
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(space.dimensions))
 
 
-def _even(count: int, seed: list[int], index: int) -> Array:
-    """A point of a sequence that fills the unit cube evenly, and begins anywhere in it."""
-    golden = 2.0
-    for _ in range(40):
-        golden = (1 + golden) ** (1 / (count + 1))
-    steps = golden ** -np.arange(1.0, count + 1)
-    start = np.random.default_rng(seed).random(count)
-    point: Array = (start + index * steps) % 1.0
-    return point
-
-
 def _near(space: Space, center: Array, prior: Prior, random: np.random.Generator) -> Array:
     """A point near a good one: each number moves a little, each choice may change."""
     point = np.where(np.isnan(center), prior.at(random.random(len(center))), center)
-    moves = random.standard_normal(len(center)) * _NEAR
+    moves = random.standard_normal(len(center)) * _NEAR * np.array(prior.deviations)
     changes = random.random(len(center)) < 1 / max(len(center), 2)
     fresh = prior.at(random.random(len(center)))
     for k, dimension in enumerate(space.dimensions):
@@ -184,8 +196,8 @@ def _is_new(space: Space, point: Array, earlier: Array, record: StudyRecord) -> 
     """Whether no trial was there, and the nearest one, if it was infeasible, is not too near."""
     if not len(earlier):
         return True
-    units = [math.nan if u is None else u for u in space.units(space.values(list(point)))]
-    differences = np.abs(earlier - np.array(units))
+    units = _units(space, point)
+    differences = np.abs(earlier - units)
     # a dimension that only one of them has makes them different
     missing = np.isnan(earlier) != np.isnan(units)
     distances = np.max(np.where(missing, 1.0, np.nan_to_num(differences)), axis=1)
