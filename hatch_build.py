@@ -43,14 +43,10 @@ LIVE = FrontEnd(
     (
         "workbench/ui/static/live.js",
         "workbench/ui/static/live.css",
-        "workbench/ui/static/panel.js",
-        "workbench/ui/static/panel.css",
         "workbench/ui/static/THIRD-PARTY-NOTICES.txt",
     ),
 )
-"""The canvas, the whole panel for marimo, and the licences of the packages whose code is in
-them.
-"""
+"""The panel, and the licences of the packages whose code is in it."""
 _LAB = "workbench/server/jupyter/labextensions/tuning-workbench"
 LAB = FrontEnd(
     "extensions/jupyterlab",

@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page, Route
 
 from workbench.events import BenchEvent
 from workbench.ui.canvas.widget import LiveView
+from workbench.ui.panel import Panel
 
 from .lab import ARTEFACTS
 from .server import TIMEOUT
@@ -36,6 +37,7 @@ const model = {
   on: (name, listener) => (listeners[name] ??= []).push(listener),
 };
 const changed = new Set();
+window.fromTrait = (name, value) => { traits[name] = value; (listeners[`change:${name}`] ?? []).forEach((f) => f()); };
 window.fromPython = (content, buffers) => {
   const views = buffers.map((text) => new DataView(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer));
   (listeners["msg:custom"] ?? []).forEach((f) => f(content, views));
@@ -49,10 +51,12 @@ widget.render({ model, el: document.getElementById("host") });
 class Canvas:
     """One page with one canvas. What the page asks for is answered when the test next settles it."""
 
-    def __init__(self, page: Page) -> None:
-        self.page, self.view = page, LiveView()
+    def __init__(self, page: Page, panel: Panel | None = None) -> None:
+        """panel: whose canvas it is; None: one without a bench."""
+        self.page, self.view = page, LiveView() if panel is None else panel.canvas
         self.asked: list[dict[str, Any]] = []
-        """What a bench was asked for."""
+        """What a bench was asked for; of a panel nothing, which has its own."""
+        self._traits: dict[str, Any] = {}
         self.complaints: list[str] = []
         self._from_page: list[dict[str, Any]] = []
         self._to_page: list[tuple[dict[str, Any], list[str]]] = []
@@ -60,7 +64,8 @@ class Canvas:
             (content, [base64.b64encode(b).decode() for b in buffers])
         )
         self.view.wake = lambda: None
-        self.view.on_request = lambda message: self.asked.append(dict(message))
+        if panel is None:
+            self.view.on_request = lambda message: self.asked.append(dict(message))
         page.set_default_timeout(TIMEOUT * 1000)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on(
@@ -74,6 +79,7 @@ class Canvas:
         """Load the page, with all that the canvas knows; `dark`: on a dark page."""
         self._from_page.clear()
         self._dark = dark
+        self._traits = self._moving()
         self.page.goto(_ADDRESS)
         self.page.wait_for_function("() => document.querySelector('.wb-live') !== null")
         self.settle()
@@ -99,12 +105,20 @@ class Canvas:
             while self.view.flush():
                 pass
             sent, self._to_page = self._to_page, []
-            if not heard and not sent:
+            now = self._moving()
+            moved = {name: at for name, at in now.items() if self._traits.get(name) != at}
+            self._traits = now
+            if not heard and not sent and not moved:
                 return
+            for name, at in moved.items():
+                self.page.evaluate("([name, at]) => window.fromTrait(name, at)", [name, at])
             self.page.evaluate(
                 "(all) => all.forEach(([content, buffers]) => window.fromPython(content, buffers))",
                 sent,
             )
+
+    def _moving(self) -> dict[str, Any]:
+        return {name: getattr(self.view, name) for name in ("marker", "clip")}
 
     def tab(self, name: str) -> None:
         """Open a tab of the drawer."""
@@ -143,10 +157,10 @@ class Canvas:
 
 
 @contextmanager
-def canvas_in(browser: Browser, width: int = 1200) -> Iterator[Canvas]:
-    """A canvas in a page of this width."""
+def canvas_in(browser: Browser, width: int = 1200, panel: Panel | None = None) -> Iterator[Canvas]:
+    """A canvas, or this panel, in a page of this width."""
     context = browser.new_context(viewport={"width": width, "height": 1000}, accept_downloads=True)
     try:
-        yield Canvas(context.new_page())
+        yield Canvas(context.new_page(), panel)
     finally:
         context.close()

@@ -165,7 +165,7 @@ def by_keyboard(lab: Lab, panel: Locator) -> None:
     assert tab_to(lab, "Train", back=True)
     wanted = [
         "Export",
-        "⋯",
+        "More actions",
         "Logarithmic",
         "lr ",
         "Copy",
@@ -294,3 +294,5 @@ def without_the_kernel(lab: Lab, saved: Path) -> None:
     lab.scroll_to(BENCH)
     expect(lab.output(BENCH).locator(".jp-RenderedImage img")).to_be_visible()
     expect(lab.output(BENCH).locator(".wb-still")).to_contain_text("finished")
+    expect(lab.output(BENCH)).to_contain_text("Run the cell to have the panel back.")
+    lab.screenshot(f"without-the-kernel-{lab.server.face.module}")

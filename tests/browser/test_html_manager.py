@@ -35,14 +35,14 @@ def test_the_panel_on_a_page_of_html_manager(
         ) as bench,
     ):
         panel = page.page.locator(".wb-panel")
-        page.show(Panel.of(bench))
+        page.show(Panel.of(bench).canvas)
         panel.get_by_text("All settings").click()
         page.settle()
         expect(panel.get_by_text("Optimisation")).to_be_visible()
         panel.get_by_text("All settings").click()
         panel.get_by_text("▶ Train").click()
         page.until(lambda: bench.job is not None and len(bench.job.events) > 10)
-        box = panel.locator(".wb-step-lr .widget-text input")
+        box = panel.locator(".wb-step-lr input[type=text]")
         box.fill("0.02")
         box.press("Enter")
         page.until(lambda: bench.settings.lr == 0.02)

@@ -150,7 +150,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
     """Train, another rate while it trains, Stop; a page that is loaded again shows the same. So does a run that `wb.attach` follows."""
-    progress, box = page.locator(".wb-progress"), page.locator(".wb-step-lr .widget-text input")
+    progress, box = page.locator(".wb-progress"), page.locator(".wb-step-lr input[type=text]")
     with marimo(tmp_path) as address:
         page.goto(address)
         page.get_by_role("button", name=TRAIN).click()
@@ -163,8 +163,7 @@ def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
         page.get_by_role("button", name="Apply to the run: lr 0.02").click()
         expect(page.get_by_role("button", name="Apply to the run: lr 0.02")).to_be_hidden()
         assert (
-            box.evaluate("box => getComputedStyle(box.closest('.wb-embedded')).colorScheme")
-            == "dark"
+            box.evaluate("box => getComputedStyle(box.closest('.wb-live')).colorScheme") == "dark"
         )
         page.reload()
         expect(box).to_have_value("0.02")
@@ -180,22 +179,22 @@ def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
                 "([card, is_full]) => card.matches(':fullscreen') === is_full",
                 arg=[loss.element_handle(), is_full],
             )
-        page.locator(".wb-embedded").evaluate("panel => panel.dataset.before = ''")
+        page.locator(".wb-panel").evaluate("panel => panel.dataset.before = ''")
         run(page, PANEL)  # marimo forgets the widgets of a cell that runs again
-        again = page.locator(".wb-embedded:not([data-before])")
+        again = page.locator(".wb-panel:not([data-before])")
         expect(again.locator(".wb-progress")).to_contain_text("stopped")
         again.get_by_role("button", name=TRAIN).click()
         expect(progress).not_to_contain_text("stopped")
         expect(progress).to_contain_text("Training")
         run(page, ATTACHED)
-        attached = page.locator(".wb-embedded", has_text="by another process")
+        attached = page.locator(".wb-panel", has_text="by another process")
         expect(attached.locator(".wb-title")).to_contain_text("0002-fit")
         # A plot out of sight is not drawn, an empty one has no place to scroll to, and the panel above still grows.
         drawn = "live => { live.scrollIntoView(); return live.querySelector('.wb-loss > .wb-key').textContent.includes('smoothed'); }"
         page.wait_for_function(
             drawn, arg=attached.locator(".wb-live").element_handle(), polling=200
         )
-        faster = attached.locator(".wb-run .widget-text input").first
+        faster = attached.locator(".wb-run input[type=text]").first
         faster.fill("0.03")
         faster.press("Enter")
         attached.get_by_role("button", name="Apply to the run: lr 0.03").click()
@@ -217,7 +216,7 @@ def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
 def a_cell_runs_again_while_a_fit_trains(page: Page) -> None:
     """That of the panel: another cell says that its panel has ended. That of the bench: the old fit can be stopped."""
     run(page, BESIDE)
-    panel = page.locator(".wb-embedded", has_not_text="by another process")
+    panel = page.locator(".wb-panel", has_not_text="by another process")
     expect(panel).to_have_count(2)
     here, beside = panel.first, panel.last
     status = here.locator(".wb-progress")

@@ -160,7 +160,6 @@ async def test_the_bundle_is_that_of_the_notebook(api):
         assert kind in api.last.headers["Content-Type"]
         assert text == (http.STATIC / name).read_bytes()
     for name in (
-        "panel.js",
         "THIRD-PARTY-NOTICES.txt",
         "../texts.py",
         "..%2ftexts.py",

@@ -1,4 +1,4 @@
-"""The view of a job that another process does, driven through its widgets."""
+"""The view of a job that another process does, driven as its front end does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.ui.mirror import Mirror
 from tests.waiting import wait_for
 from workbench.events import Changed, Message
 from workbench.ui.attached import AttachedPanel
-from workbench.ui.controls.widget_utils import tree
 
 
 class Job(FakeJob):
@@ -44,6 +43,11 @@ class Job(FakeJob):
         self.events.append(self.last)
         self.status = self.last.status
         self.over.set()
+
+
+def enter(view: AttachedPanel, name: str, value: str) -> None:
+    """Enter a value into a box."""
+    view.canvas._heard(None, {"type": "ask", "what": "enter", "name": name, "value": value}, None)
 
 
 @pytest.fixture
@@ -93,12 +97,12 @@ def test_a_view_whose_cell_runs_again_ends(job: Job) -> None:
         for one in threading.enumerate()
         if one.name == "workbench-following" and one not in before
     ]
-    models = {widget.model_id for widget in (shown, *tree(view))}
-    for widget in (shown, *tree(view)):  # what marimo does
+    models = {shown.model_id, shown.layout.model_id}
+    for widget in (shown, shown.layout):  # what marimo does
         widget.comm.close()
     again = AttachedPanel.of(job)
     assert again is not view
-    assert again._display_().panel is again
+    assert again._display_() is again.canvas
     assert models.isdisjoint(_instances)
     following.join(60)
     assert not following.is_alive()
@@ -129,15 +133,15 @@ def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
         "error",
         "Save a checkpoint now: RuntimeError: checkpoint() comes too late: fit 0012-fit has finished.",
     )
-    assert view.apply.layout.display == "none"
-    view.boxes["lr"].widget.value = "0.05"
-    assert view.apply.description == "Apply to the run: lr 0.05"
+    assert not view.apply.visible
+    enter(view, "lr", "0.05")
+    assert view.apply.text == "Apply to the run: lr 0.05"
     view.apply.click()
     assert job.changes == {"lr": 0.05}
     view.canvas._heard(None, {"type": "ask", "what": "measure_ratios", "on": True}, None)
     assert job.changes == {"lr": 0.05, "track_update_ratio": True}
     view.canvas._heard(None, {"type": "ask", "what": "use_clip", "value": 0.7}, None)
-    assert view.apply.description == "Apply to the run: lr 0.05, clip 0.7"
+    assert view.apply.text == "Apply to the run: lr 0.05, clip 0.7"
     view.canvas._heard(None, {"type": "ask", "what": "delete", "run": "0012-fit"}, None)
     assert view.notice.lines[0][1].endswith("is not available for a job of another process.")
     view.stop.click()
@@ -151,8 +155,8 @@ def test_the_lines_in_the_canvas_are_the_boxes_as_long_as_they_can_be_dragged(jo
     assert view.dispatcher.drain(60)
     assert (view.canvas.marker, view.canvas.clip) == (0.1, 1.0)
     view.canvas.set_state({"marker": 0.02, "clip": 0.5})  # as a browser does
-    assert view.apply.description == "Apply to the run: lr 0.02, clip 0.5"
-    view.boxes["lr"].widget.value = "0.03"
+    assert view.apply.text == "Apply to the run: lr 0.02, clip 0.5"
+    enter(view, "lr", "0.03")
     assert view.canvas.marker == 0.03
     job.finish()
     wait_for(lambda: (view.canvas.marker, view.canvas.clip) == (0.0, 0.0))
@@ -170,11 +174,11 @@ def test_a_change_of_the_run_is_not_offered_to_be_undone(job: Job) -> None:
     view = AttachedPanel(job)
     wait_for(lambda: view._in_run)
     assert view.dispatcher.drain(60)
-    view.boxes["gradient_clip_val"].widget.value = "0.5"  # a person's own
+    enter(view, "gradient_clip_val", "0.5")  # a person's own
     view.dispatcher.put(Changed(20, {"lr": 0.01, "gradient_clip_val": 2.0, "weight_decay": 0.1}))
     assert view.dispatcher.drain(60)
     assert (view.boxes["lr"].read(), view.canvas.marker) == (0.01, 0.01)
-    assert view.apply.description == "Apply to the run: clip 0.5"
+    assert view.apply.text == "Apply to the run: clip 0.5"
     job.finish()
 
 

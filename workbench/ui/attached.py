@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Unpack
-
-import ipywidgets as widgets
 
 from workbench.events import Changed, Event, Message, RunEnded, RunStarted, Status, StatusChanged
 from workbench.runs import health
@@ -18,12 +15,13 @@ from workbench.settings.kwargs import LiveKwargs
 from workbench.ui import format, static_output, texts
 from workbench.ui.canvas.transport.messages import cut
 from workbench.ui.canvas.widget import LiveView
-from workbench.ui.controls import next_actions, setting_control
+from workbench.ui.controls import next_actions
+from workbench.ui.controls.board import Board
 from workbench.ui.controls.notice import Notice
-from workbench.ui.controls.run_buttons import button
-from workbench.ui.controls.widget_utils import aside, heard_whole, reachable, shown
+from workbench.ui.controls.setting_control import SettingControls
+from workbench.ui.controls.widget_utils import aside, heard_whole, reachable
 from workbench.ui.dispatcher import INTERVAL, Dispatcher
-from workbench.ui.embedded import PanelBox
+from workbench.ui.panel_base import PanelBase
 
 _AT_ONCE = 200
 _CHANGED = ("lr", "gradient_clip_val")
@@ -52,78 +50,57 @@ class AttachedJob(Protocol):
     def on_request(self, callback: Callable[[str], None]) -> None: ...
 
 
-class AttachedPanel(PanelBox):
+class AttachedPanel(PanelBase):
     """The canvas of one job, and its buttons. Several displays of one job show the same view."""
 
     def __init__(self, job: AttachedJob) -> None:
+        super().__init__(job)
         self._job = job
         self._in_run: dict[str, Any] = {}
         self._lock = threading.RLock()
         """Serializes updates of the buttons, since the user's edits and the job's events come on
         two threads.
         """
-        self.pause = button(texts.PAUSE, texts.PAUSE_TOOLTIP, self._pause)
-        self.stop = button(
-            texts.STOP,
-            texts.STOP_TOOLTIP,
-            lambda: self.notice.attempt(texts.ACTIONS["stop"], job.stop),
-        )
-        self.validate = button(
+        self.canvas = LiveView()
+        self.canvas.wake = lambda: None  # a view asks for all when it opens
+        put = self.canvas.put
+        self.notice = Notice(put)
+        self.boxes = SettingControls(job.settings, _refusal, lambda: None, put, names=_CHANGED)
+        self.board = Board(put, self.boxes, self.notice, self._lock)
+        self.pause = self.board.button("pause", texts.PAUSE, texts.PAUSE_TOOLTIP, self._pause)
+        self.stop = self.board.button("stop", texts.STOP, texts.STOP_TOOLTIP, self._stop)
+        self.validate = self.board.button(
+            "validate",
             texts.VALIDATE,
             texts.VALIDATE_TOOLTIP,
             lambda: self.notice.attempt(texts.VALIDATE, job.validate),
         )
-        self.checkpoint = button(
+        self.checkpoint = self.board.button(
+            "checkpoint",
             texts.CHECKPOINT,
             texts.CHECKPOINT_TOOLTIP,
             lambda: self.notice.attempt(texts.CHECKPOINT, job.checkpoint),
         )
-        self.boxes = {
-            name: setting_control.make(name, getattr(job.settings, name)) for name in _CHANGED
-        }
-        self.apply = button(texts.APPLY, texts.APPLY_TOOLTIP, self._apply).add_class("wb-apply")
-        self.notice, self.canvas = Notice(), LiveView()
-        self._of_a_fit = [
-            self.pause,
-            self.validate,
-            self.checkpoint,
-            *(box.widget for box in self.boxes.values()),
-        ]
-        bar = widgets.Box(
-            [
-                self.pause,
-                self.stop,
-                self.validate,
-                self.checkpoint,
-                *(box.widget for box in self.boxes.values()),
-                self.apply,
-            ]
-        )
-        super().__init__([_title(job), bar.add_class("wb-run"), self.notice, self.canvas])
-        self.add_class("wb-panel")
-        for name, box in self.boxes.items():
-            box.widget.description = texts.LIVE[name]
-            box.widget.layout.width, box.widget.style.description_width = "130px", "auto"
-            box.stands_in(bar)
-            box.widget.observe(lambda _: self._edited(), "value")
-        self.static_output = static_output.StaticOutput(f"workbench-{self.model_id}")
+        self.apply = self.board.button("apply", texts.APPLY, texts.APPLY_TOOLTIP, self._apply)
+        put("title", [job.id, texts.job_by_another_process(format.job(job.kind))])
+        self.static_output = static_output.StaticOutput(f"workbench-{self.canvas.model_id}")
         self._cells = static_output.CellEnds(self._cell_ends)
         self._handed_on = threading.Event()
-        reachable(self)
-        heard_whole(self, self._lock)
-        self.canvas.put("followed", True)
+        reachable(self.canvas)
+        heard_whole(self.canvas, self._lock)
+        put("followed", True)
         job.on_request(lambda code: self.canvas.put("code", cut(code, 2000)))
-        self.canvas.on_request = lambda message: self.notice.attempt(
-            texts.ACTIONS["canvas"], lambda: self._asked(message)
-        )
+        self.canvas.on_request = self._asked
         self.canvas.observe(lambda change: self._dragged("lr", change["new"]), "marker")
         self.canvas.observe(
             lambda change: self._dragged("gradient_clip_val", change["new"]), "clip"
         )
         self.dispatcher = Dispatcher(self._hear, self.canvas.flush, self.notice.error)  # type: ignore[arg-type]
-        self.canvas.wake = self.dispatcher.wake
         self._follow()
-        self._opened(job)
+        self.canvas.wake = self.dispatcher.wake
+        if self.canvas.opened:
+            self.canvas.wake()
+        self._opened()
         aside(self._listen, self.notice.error, "following")
 
     def _end(self) -> None:
@@ -132,14 +109,7 @@ class AttachedPanel(PanelBox):
         self.dispatcher.close()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        data, metadata = super()._repr_mimebundle_(**kwargs), {}
-        if isinstance(data, tuple):
-            data, metadata = data
-        data["text/plain"] = repr(self._job)
-        if static_output.in_notebook():
-            self.static_output.open()
-            self._cells.watch()
-        return data, metadata
+        return self._bundle(repr(self._job), **kwargs)
 
     def _listen(self) -> None:
         """Pass on the job's events, from the first one on, until it ends or the panel is closed."""
@@ -204,7 +174,8 @@ class AttachedPanel(PanelBox):
             before, self._in_run = self._in_run, {**self._in_run, **values}
             for name, value in values.items():
                 if begins or self.boxes[name].read() == before.get(name):
-                    self.boxes[name].write(value)
+                    self.boxes.write(name, value)
+            self._edited()
 
     def _ended(self, event: RunEnded) -> None:
         self.static_output.over(
@@ -215,10 +186,12 @@ class AttachedPanel(PanelBox):
         """Enable the buttons that have an effect now."""
         status = self._job.status if status is None else status
         live = status in ("running", "paused", "queued")
-        self.stop.disabled = not live
-        for control in self._of_a_fit:
-            control.disabled = not (live and self._job.kind == "fit")
-        self.pause.description = texts.RESUME if status == "paused" else texts.PAUSE
+        self.stop.set(disabled=not live)
+        if not live:
+            self.stop.set(text=texts.STOP, tooltip=texts.STOP_TOOLTIP)
+        for control in (self.pause, self.validate, self.checkpoint):
+            control.set(disabled=not (live and self._job.kind == "fit"))
+        self.pause.set(text=texts.RESUME if status == "paused" else texts.PAUSE)
         self._paused = status == "paused"
         self._edited()
 
@@ -227,28 +200,35 @@ class AttachedPanel(PanelBox):
         their settings can be changed.
         """
         with self._lock:
-            for name, box in self.boxes.items():
-                box.mark(_refusal(name, box.read()))
             values = {
-                name: 0.0 if self.pause.disabled or box.why else box.read() or 0.0
-                for name, box in self.boxes.items()
+                name: 0.0
+                if self.pause.disabled or self.boxes[name].why
+                else self.boxes[name].read() or 0.0
+                for name in _CHANGED
             }
             self.canvas.marker, self.canvas.clip = values["lr"], values["gradient_clip_val"]
+            self.canvas.put("frozen", self.pause.disabled)
+            self.boxes.send()
             self._offer_change()
 
     def _dragged(self, name: str, value: float) -> None:
         """Put the value of a dragged line into its box, where it waits for Apply. 0: there is no
         line.
         """
-        if value > 0 and not self.pause.disabled:
-            self.boxes[name].write(value)
+        with self._lock:
+            if value > 0 and not self.pause.disabled:
+                self._write(name, value)
+
+    def _write(self, name: str, value: Any) -> None:
+        """Show a value in a box, where it waits for Apply."""
+        self.boxes.write(name, value)
+        self._edited()
 
     def _offer_change(self) -> None:
         with self._lock:
             wanted = self._wanted() if not self.pause.disabled else {}
-            shown(self.apply, bool(wanted))
-            if wanted:
-                self.apply.description = texts.apply(next_actions.in_words(wanted))
+            words = texts.apply(next_actions.in_words(wanted)) if wanted else None
+            self.apply.set(visible=bool(wanted), text=words)
 
     def _wanted(self) -> dict[str, Any]:
         read = {name: self.boxes[name].read() for name in self._in_run if not self.boxes[name].why}
@@ -259,18 +239,37 @@ class AttachedPanel(PanelBox):
             texts.ACTIONS["pause"], self._job.resume if self._paused else self._job.pause
         )
 
+    def _stop(self) -> None:
+        def stop() -> None:
+            self._job.stop()
+            again = self.stop.text != texts.STOP
+            self.stop.set(
+                text=texts.STOPPING_NOW if again else texts.STOPPING,
+                tooltip=texts.STOPPING_TOOLTIP,
+            )
+
+        self.notice.attempt(texts.ACTIONS["stop"], stop)
+
     def _apply(self) -> None:
         wanted = self._wanted()
         if wanted:
             self.notice.attempt(texts.APPLY, lambda: self._job.change(**wanted))
 
     def _asked(self, message: Mapping[str, Any]) -> None:
+        """Carry out what the user did in the front end."""
+        if self._hear_controls(message):
+            self._edited()
+        else:
+            self.notice.attempt(texts.ACTIONS["canvas"], lambda: self._request(message))
+
+    def _request(self, message: Mapping[str, Any]) -> None:
         """Carry out a request from the canvas; a clip value waits in its box for Apply."""
         match message:
             case {"what": "use_clip"} if self.pause.disabled:
                 raise ValueError(texts.not_training(self._job.id))
             case {"what": "use_clip", "value": float(clip) | int(clip)}:
-                self.boxes["gradient_clip_val"].write(clip)
+                with self._lock:
+                    self._write("gradient_clip_val", clip)
             case {"what": "measure_ratios", "on": bool(on)}:
                 self._job.change(track_update_ratio=on)
             case _:
@@ -284,11 +283,3 @@ def _refusal(name: str, value: Any) -> str:
     except SettingsError as error:
         return reason(name, value, error)
     return ""
-
-
-def _title(job: AttachedJob) -> widgets.HTML:
-    said = (
-        f"<b>{html.escape(job.id)}</b> <span>·"
-        f" {html.escape(texts.job_by_another_process(format.job(job.kind)))}</span>"
-    )
-    return widgets.HTML(said).add_class("wb-title")

@@ -1,19 +1,16 @@
-"""Defines the panel of a bench: controls above, the live canvas below.
+"""Defines the panel of a bench: its controls and its plots, which one anywidget shows.
 
-Callbacks of the controls call methods of the bench, which return at once; they may come on any
-thread. The bench's events come through the dispatcher, on its thread. One lock keeps the two from
-setting a control at the same time.
+What the user does in the front end calls methods of the bench, which return at once; it may come on
+any thread. The bench's events come through the dispatcher, on its thread. One lock keeps the two
+from setting a control at the same time.
 """
 
 from __future__ import annotations
 
-import html
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
-
-import ipywidgets as widgets
 
 from workbench.events import (
     REPEATS,
@@ -44,24 +41,26 @@ from workbench.ui.canvas.searches.sweeps import EARLIER
 from workbench.ui.canvas.transport.messages import cut
 from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls import next_actions
+from workbench.ui.controls.board import Board
 from workbench.ui.controls.export import ExportForm
 from workbench.ui.controls.finders import Finders
-from workbench.ui.controls.form import Form
+from workbench.ui.controls.form import form
 from workbench.ui.controls.header import FinderCalls, Header
 from workbench.ui.controls.notice import CLICKED, Level, Notice
 from workbench.ui.controls.run_buttons import Actions, RunButtons
 from workbench.ui.controls.run_history import RunHistory
 from workbench.ui.controls.setting_control import SettingControls
 from workbench.ui.controls.timeline import Timeline
-from workbench.ui.controls.widget_utils import aside, heard_whole, off, reachable, shown
+from workbench.ui.controls.widget_utils import aside, heard_whole, reachable
 from workbench.ui.dispatcher import Dispatcher
-from workbench.ui.embedded import PanelBox
+from workbench.ui.panel_base import PanelBase
 
 
-class Panel(PanelBox):
+class Panel(PanelBase):
     """The bench's panel in a notebook. Several displays of one panel show the same state."""
 
     def __init__(self, bench: Bench) -> None:
+        super().__init__(bench)
         self._bench = bench
         self._lock = threading.RLock()
         self._run_id = ""
@@ -73,28 +72,31 @@ class Panel(PanelBox):
         """The events that `_catch_up` has drawn and that may also come through the dispatcher."""
         self._on_their_way: dict[int, BenchEvent] = {}
         """Those of `_replayed` that may follow `_CAUGHT_UP`: the last events of running jobs."""
-        self.notice = Notice()
-        self.controls = SettingControls(bench.settings, self._edit, self._offer_jobs)
-        self._finders = Finders(bench, self._begin)
-        finders = FinderCalls(
-            self._finders.find_batch_size,
-            self._finders.find_lr,
-            self._finders.find_clip_val,
-            self._look_at,
-        )
-        self.header = Header(
-            bench.settings,
-            self.controls,
-            lambda lr: self._move("lr", lr),
-            finders,
-            bench.summary.optimizers,
-        )
         self.canvas = LiveView(
             marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0
         )
+        self.canvas.wake = lambda: None  # a view asks for all when it opens
+        put = self.canvas.put
+        self.notice = Notice(put)
+        self.controls = SettingControls(bench.settings, self._edit, self._offer_jobs, put)
+        self.board = Board(put, self.controls, self.notice, self._lock)
+        self._finders = Finders(bench, self._begin)
+        self.header = Header(
+            self.board,
+            put,
+            self.controls,
+            FinderCalls(
+                self._finders.find_batch_size,
+                self._finders.find_lr,
+                self._finders.find_clip_val,
+                self.canvas.look_at,
+            ),
+            bench.summary.optimizers,
+        )
         self.canvas.search_in(bench.root)
-        self.export_form = ExportForm(bench, lambda: self.run, self.canvas.put, self.notice)
+        self.export_form = ExportForm(bench, lambda: self.run, put, self.notice)
         self.run = RunButtons(
+            self.board,
             Actions(
                 self._fit,
                 self._continue,
@@ -106,13 +108,21 @@ class Panel(PanelBox):
                 self.export_form.show,
                 self._tune,
                 self._profile,
-            )
+            ),
         )
-        self._form: Form | None = None
+        self._searches = {
+            "find_batch_size": [self.header.find_batch_size],
+            "find_clip_val": [self.header.find_clip],
+            "find_lr": [self.header.find_lr, self.header.race],
+            "tune": [self.run.tune],
+            "profile": [self.run.profile],
+            **{kind: [find] for kind, find in self._finders.of_settings(self.board).items()},
+        }
+        """The buttons that start a job of each kind."""
+        put("title", list(_facts(bench.summary)))
+        put("form", form(self.controls))
         self.canvas.draw(SettingsSet(bench.settings.model_dump()))
-        super().__init__([_title(bench.summary), self.header, self.run, self.notice, self.canvas])
-        self.add_class("wb-panel")
-        self.static_output = static_output.StaticOutput(f"workbench-{self.model_id}")
+        self.static_output = static_output.StaticOutput(f"workbench-{self.canvas.model_id}")
         self._cells = static_output.CellEnds(self._cell_ends)
         self._over: set[int] = set()
         """Jobs that had ended when the last cell ended."""
@@ -123,8 +133,8 @@ class Panel(PanelBox):
         self.history = RunHistory(
             bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error, self._offer_runs
         )
-        self.timeline = Timeline(bench, self.canvas.put)
-        self.canvas.on_request = CanvasRequests(
+        self.timeline = Timeline(bench, put)
+        self._requests = CanvasRequests(
             bench,
             self.notice.error,
             self.export_form,
@@ -135,19 +145,24 @@ class Panel(PanelBox):
             self.history.deletions,
             self.canvas.answer,
             self.timeline.settings_of,
+            self.header.choose,
         )
-        self.canvas.on_tab = self._open_tab
+        self.canvas.on_request = self._asked
         self.canvas.on_open = self.history.look
-        reachable(self)
-        heard_whole(self, self._lock)
+        reachable(self.canvas)
+        heard_whole(self.canvas, self._lock)
+        self.controls.send()
+        self.header.show(bench.settings)
+        self._offer_jobs()
         self.dispatcher = Dispatcher(self._hear, self.canvas.flush, self.notice.error)
         self.canvas.wake = self.dispatcher.wake
         # a browser may make its view as soon as the canvas exists, on another thread
         if self.canvas.opened:
             self.history.look()
+            self.canvas.wake()
         self._catch_up()
         self._stay = bench.on_close(self.close)
-        self._opened(bench)
+        self._opened()
 
     def _end(self) -> None:
         self._stay()
@@ -163,38 +178,16 @@ class Panel(PanelBox):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """The live panel, and outputs for the pictures that stay after the kernel has ended."""
-        data, metadata = super()._repr_mimebundle_(**kwargs), {}
-        if isinstance(data, tuple):
-            data, metadata = data
-        data["text/plain"] = (
-            f"{texts.panel_title(_facts(self._bench.summary))}\n{self.static_output.text()}".strip()
-        )
-        if static_output.in_notebook():
-            self.static_output.open()
-            self._cells.watch()
-        elif (png := self.static_output.png()) is not None:
+        title = texts.panel_title(" · ".join(_facts(self._bench.summary)))
+        data, metadata = self._bundle(f"{title}\n{self.static_output.text()}".strip(), **kwargs)
+        if not static_output.in_notebook() and (png := self.static_output.png()) is not None:
             data["image/png"] = png
         return data, metadata
 
-    @property
-    def form(self) -> Form:
-        """The form of all settings, made when it is first asked for: it is most of the models of
-        a panel, and a page loads each of them.
-        """
-        with self._lock:
-            if self._form is None:
-                self._form = form = Form(self.controls, self._finders.of_settings)
-                shown(form, False)
-                reachable(form)
-                heard_whole(form, self._lock)
-                self._append(form)
-                self._offer_jobs()
-            return self._form
-
-    def _open_tab(self, tab: str) -> None:
-        """Show the form below the canvas while the tab of the settings is open."""
-        if tab == "settings" or self._form is not None:
-            shown(self.form, tab == "settings")
+    def _asked(self, message: Mapping[str, Any]) -> None:
+        """Carry out what the user did in the front end."""
+        if not self._hear_controls(message):
+            self._requests(message)
 
     # -- from the user to the bench ----------------------------------------------------------------
 
@@ -221,9 +214,6 @@ class Panel(PanelBox):
         if why:
             self.notice.say(texts.failed(name, why), "error")
             self._show_settings()
-
-    def _look_at(self, optimizer: int) -> None:
-        self.canvas.look_at(optimizer)
 
     def _begin(self, doing: str, kind: str, call: Callable[[], object], of: str = "") -> None:
         """Start a job for a click: one of a kind at a time, and none while a box has an invalid
@@ -413,7 +403,6 @@ class Panel(PanelBox):
 
     def _react(self, event: BenchEvent) -> None:
         """Update the controls for an event."""
-        self._finders.on_event(event, self.header)
         match event:
             case RunStarted():
                 self._started(event)
@@ -447,6 +436,8 @@ class Panel(PanelBox):
     def _started(self, event: RunStarted) -> None:
         self._run_id, self._kind = event.run, event.kind
         self.notice.drop(CLICKED)
+        if event.kind == "find_lr":
+            self.header.choose(int(event.request.get("optimizer", 0)))
         if event.kind == "fit":
             self._in_run = {name: event.settings.get(name) for name in next_actions.LIVE}
         self._follow("running")
@@ -502,9 +493,9 @@ class Panel(PanelBox):
         self.run.offer_to_continue(
             next_actions.more_to_do(self._bench.jobs, self._bench.settings) is not None
         )
-        off(self.run.tune, bool(self._state_of("tune")))
-        off(self.run.profile, bool(self._state_of("profile")))
-        self._finders.show_busy(self.header, self._form, lambda kind: bool(self._state_of(kind)))
+        for kind, buttons in self._searches.items():
+            for button in buttons:
+                button.set(off=bool(self._state_of(kind)))
         self._offer_runs()
         self.timeline.show()
         first = self._job()
@@ -584,17 +575,12 @@ def _to_be_seen(jobs: Iterable[Any]) -> list[Any]:
     return [job for job in jobs if id(job) in chosen]
 
 
-def _facts(summary: Any) -> str:
+def _facts(summary: Any) -> tuple[str, str]:
+    """The name of the model, and its size and device."""
     trained = (
         ""
         if summary.trainable == summary.parameters
         else texts.trained(format.count(summary.trainable))
     )
     size = texts.parameters(format.count(summary.parameters), trained, format.size(summary.bytes))
-    return f"{summary.name} · {size} · {summary.device}"
-
-
-def _title(summary: Any) -> widgets.HTML:
-    name, _, rest = _facts(summary).partition(" · ")
-    text = f"<b>{html.escape(name)}</b> <span>· {html.escape(rest)}</span>"
-    return widgets.HTML(text).add_class("wb-title")
+    return summary.name, f"{size} · {summary.device}"

@@ -1,13 +1,15 @@
 """Adds a picture and a small table to the output when a job ends.
 
-With them a notebook shows its results without the live panel: on a web page, in nbconvert, and
-after a restart. While the panel is live, the style sheet hides them.
+With them a notebook shows its results without the live panel, and how that comes back: on a web
+page, in nbconvert, after a restart, and where it is not trusted. While the panel is live, the style
+sheet hides them.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import html
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +21,7 @@ from workbench.events import Event
 from workbench.plots.chart import Chart
 from workbench.plots.drawing import matplotlib
 from workbench.runs.run import Run
+from workbench.ui import texts
 from workbench.ui.controls.widget_utils import aside
 
 _BESIDE = "display:flex;flex-wrap:wrap;gap:4px 24px;align-items:flex-start"
@@ -74,7 +77,8 @@ class StaticOutput:
         job.
         """
         tables = "".join(f"<div>{run._repr_html_()}</div>" for run in self._ordered())
-        table = f'<div class="wb-still"><div style="{_BESIDE}">{tables}</div></div>'
+        words = f"<p>{html.escape(texts.PANEL_BACK)}</p>"
+        table = f'<div class="wb-still">{words}<div style="{_BESIDE}">{tables}</div></div>'
         png = self.png()
         picture = (
             {"text/html": '<div class="wb-still"></div>'} if png is None else {"image/png": png}

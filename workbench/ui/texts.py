@@ -155,14 +155,6 @@ def saved_at(step: int) -> str:
 
 # -- the header
 
-BATCH_SIZE, LEARNING_RATE, CLIPPING, EPOCHS = (
-    "Batch size",
-    "Learning rate",
-    "Gradient clipping",
-    "Epochs",
-)
-CLIPPING_LABEL = "Gradient clipping, 0 = off"
-CLIPPING_NOTE = "0 = off"
 FIND, RACE = "Find", "Race"
 FIND_BATCH_SIZE = "Try batch sizes for speed and memory"
 FIND_LR = "Sweep the learning rate and watch the loss"
@@ -170,8 +162,6 @@ FIND_CLIP = "Measure the gradient norms of 200 updates, and suggest a clip value
 RACE_TOOLTIP = (
     "Sweep, then train four rates around the suggestion for a while: validation batches decide"
 )
-OPTIMIZER = "of optimizer"
-OPTIMIZER_TOOLTIP = "The optimizer that Find sweeps, and whose curve you see"
 KEEP = "Keep effective batch"
 KEEP_TOOLTIP = "Search with as many samples in an update as now"
 FIND_WORKERS = "Try numbers of loader workers for speed"
@@ -209,6 +199,8 @@ CONTINUE_TOOLTIP = (
     " changed since"
 )
 QUEUED, TRAINING, STOPPING = "Queued", "Training…", "Stopping…"
+STOPPING_NOW = "Stopping now…"
+STOPPING_TOOLTIP = "It ends before its next update. Press again to kill ranks that do not end"
 TRAINING_TOOLTIP = "A run is training or queued: start the next one when it has ended"
 TUNE = "Tune"
 TUNE_TOOLTIP = (
@@ -216,7 +208,6 @@ TUNE_TOOLTIP = (
     " nothing is applied"
 )
 EXPORT, EXPORT_TOOLTIP = "Export…", "See and write a script that repeats the last run"
-MORE, MORE_TOOLTIP = "⋯", "More actions"
 VALIDATE, VALIDATE_TOOLTIP = (
     "Validate now",
     "Validate before the next update; the run does not change",
@@ -305,7 +296,6 @@ def show_run(run: str) -> str:
 
 # -- notices, settings, the script
 
-CLOSE_NOTICES = "Close these messages"
 MONITOR_MODE_BY_NAME = "by its name"
 WHOLE_OR_FRACTION = " A whole number counts; one with a point, like 1.0, is a fraction."
 DEFAULTS = {
@@ -343,10 +333,6 @@ def all_of_it(value: object) -> str:
 
 def headless(why: str) -> str:
     return f"This is a script on the workbench, since a stand-alone one is not possible: {why}"
-
-
-def verifying(path: str) -> str:
-    return f"Verifying {path}: its first updates run, and are compared with the run's …"
 
 
 def written(path: str) -> str:
@@ -515,6 +501,9 @@ def still_goes(jobs: str) -> str:
 
 def stop_jobs(jobs: str) -> str:
     return f"Stop {jobs}"
+
+
+PANEL_BACK = "Run the cell to have the panel back."
 
 
 def panel_title(facts: str) -> str:

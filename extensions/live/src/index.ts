@@ -13,6 +13,7 @@ import "./lr-finder/lr-finder.css";
 import "./batch-size/batch-size.css";
 import type { AnyModel } from "./data/anywidget";
 import { Store } from "./data/store";
+import { texts } from "./texts";
 import { show } from "./view";
 
 export default () => {
@@ -21,9 +22,14 @@ export default () => {
     initialize({ model }: { model: AnyModel }): void {
       store = new Store(model);
     },
-    render({ model, el }: { model: AnyModel; el: HTMLElement }): () => void {
+    render({ model, el, signal }: { model: AnyModel; el: HTMLElement; signal?: AbortSignal }): () => void {
       store ??= new Store(model);
-      return show(store, el);
+      const remove = show(store, el);
+      return () => {
+        remove();
+        // marimo ends a panel whose model Python has closed, and leaves its place in the page empty.
+        if (signal?.aborted) el.textContent = texts.embedded.closed;
+      };
     },
   };
 };

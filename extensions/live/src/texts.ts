@@ -112,9 +112,6 @@ export const texts = {
 
   embedded: {
     closed: "The cell that showed this panel first has run again. Run this cell again, too.",
-    unknownClass: (name: string) => `The panel cannot show the widget ${name}. Update tuning-workbench, restart marimo and load the page again.`,
-    unknownModel: (name: string) => `The panel does not know of which values the widget ${name} consists. Run the cell of the panel again.`,
-    noComm: "A page cannot make widgets. Make the widget in Python.",
   },
 
   codeLine: { label: "Equivalent code" },
@@ -142,6 +139,7 @@ export const texts = {
     copyTooltip: "Copy the whole text",
     closeTooltip: "Close the script (Escape)",
     write: "Write",
+    verifying: (path: string) => `Verifying ${path}: its first updates run …`,
     writeTooltip: "Write it to this file; a script or notebook gets the starting weights beside it",
     title: (format: string, run: string) => `${format} of ${run}`,
     lines: (n: number) => count(n, "line", "lines") + ", not written yet",
@@ -423,5 +421,36 @@ export const texts = {
     },
   },
 
-  controls: { slider: "Learning rate, as a power of ten" },
+  controls: {
+    batchSize: "Batch size",
+    learningRate: "Learning rate",
+    clipping: "Gradient clipping",
+    clippingLabel: "Gradient clipping, 0 = off",
+    clippingNote: "0 = off",
+    epochs: "Epochs",
+    slider: "Learning rate, as a power of ten",
+    beyond: "beyond divergence",
+    optimizer: "Optimizer",
+    optimizerTooltip: "The optimizer that Find sweeps, and whose curve you see",
+    ofOptimizer: (number: number) => `of optimizer ${number}`,
+    run: "Job",
+    more: "⋯",
+    moreTooltip: "More actions",
+    live: { lr: "lr", gradient_clip_val: "clip" },
+    closeNotices: "Close these messages",
+  },
+
+  form: {
+    search: "Search names and help",
+    openAll: "Open all",
+    closeAll: "Close all",
+    noMatch: "No setting matches.",
+    differs: "Differs from the default:",
+    goTo: (name: string) => `Go to ${name}`,
+    reset: (name: string, value: string) => `Set ${name} to its default, ${value}`,
+    changed: (n: number) => `${n} changed`,
+    wrong: (n: number) => `${n} not valid`,
+    yes: "yes",
+    no: "no",
+  },
 };

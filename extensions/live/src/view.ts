@@ -8,7 +8,11 @@ import { Health } from "./status/health";
 import { HeatMap } from "./gradients/heat-map";
 import { Loss } from "./training/loss";
 import { KernelEnded } from "./status/kernel-ended";
-import { completeControls } from "./controls/complete-controls";
+import { Form } from "./controls/form";
+import { Header } from "./controls/header";
+import { Notices } from "./controls/notices";
+import { RunBar } from "./controls/run-bar";
+import { Title } from "./controls/title";
 import { Norm } from "./gradients/norm";
 import { Speed } from "./training/speed";
 import { FitAxis } from "./plot/axis";
@@ -29,13 +33,19 @@ import { followPage, readPalette, watchTheme, type Palette } from "./shared/them
 
 /** Build a view in `host`. Returns what to call when it goes. */
 export function show(store: Store, host: HTMLElement): () => void {
-  const root = el("div", "wb-live");
-  host.append(root);
+  const [panel, root] = [el("div", "wb-panel"), el("div", "wb-live")];
+  panel.append(root);
+  host.append(panel);
   followPage(root);
   let palette: Palette = readPalette(root);
   const colours = () => palette;
   const [axis, hover] = [new FitAxis(store), new Hover()];
 
+  const title = new Title(store);
+  const header = new Header(store);
+  const bar = new RunBar(store);
+  const notices = new Notices(store);
+  const form = new Form(store);
   const progress = new ProgressLine(store);
   const queue = new Queue(store);
   const finder = new LRFinder(store, colours);
@@ -55,22 +65,31 @@ export function show(store: Store, host: HTMLElement): () => void {
   const stage = new Stage(store, { find_batch_size: sizes.card, find_lr: finder.card, fit: loss.card });
   const drawer = new Drawer(store, {
     gradients: [norm.card.root, heat.card.root], pace: [pace.card.root, time.card.root],
-    settings: [], runs: [compare.card.root, runs.card.root],
+    settings: [form.root], runs: [compare.card.root, runs.card.root],
   });
   const timeline = new Timeline(store);
-  root.append(lost.root, opened.root, progress.root, health.root, stage.root, script.root, queue.root, timeline.root, code.root, drawer.root);
+  const below = el("div", "wb-under-bar"); // over its right side lies the script, which leaves the controls free
+  below.append(notices.root, opened.root, progress.root, health.root, stage.root, script.root, queue.root, timeline.root, code.root, drawer.root);
+  root.append(lost.root, title.root, header.root, bar.root, below);
 
   const on = (kind: string) => () => stage.shows(kind);
   const within = (tab: TabName) => () => drawer.shows(tab);
   const drawers: Drawn[] = [
     { topics: ["lost"], draw: () => lost.draw(root) },
+    { topics: ["title"], draw: () => title.draw() },
+    { topics: ["buttons", "steps", "field"], draw: () => header.draw() },
+    { topics: ["curve", "marker"], draw: () => header.move() },
+    { topics: ["buttons", "steps", "field", "frozen"], draw: () => bar.draw() },
+    { topics: ["notices"], draw: () => notices.draw() },
+    { topics: ["form", "field", "buttons"], draw: () => form.draw(), shown: within("settings") },
+    { topics: ["drawer"], draw: () => (form.follow(), bar.draw()) },
     { topics: ["stage", "answers", "followed"], draw: () => stage.draw() },
     { topics: ["drawer", "followed"], draw: () => drawer.draw() },
     { topics: ["compared", "followed"], draw: () => (drawer.compare(), runs.compared()) },
     { topics: ["progress", "said", "memory", "health"], draw: () => progress.draw() },
     { topics: ["timeline", "opened"], draw: () => timeline.draw() },
     { topics: ["queue"], draw: () => queue.draw() },
-    { topics: ["script"], draw: () => script.draw() },
+    { topics: ["script", "writing"], draw: () => script.draw() },
     { topics: ["followed"], draw: () => root.toggleAttribute("data-followed", store.state.followed === true) },
     { topics: ["curve", "earlier", "swept", "raced", "earlier_curves"], draw: () => finder.draw(), plot: true, shown: on("find_lr") },
     { topics: ["fit", "val", "changes", "past", "rates", "metrics", "clock"], draw: () => loss.draw(), plot: true, shown: on("fit") },
@@ -99,14 +118,12 @@ export function show(store: Store, host: HTMLElement): () => void {
     heat.draw();
   });
   const freeKeys = keepKeys(root);
-  let uncomplete = () => {};
   const begin = () => {
     if (!root.isConnected) { // a panel or a notebook that is built up slowly: outside of the page nothing has a colour
       first = requestAnimationFrame(begin);
       return;
     }
     followPage(root);
-    uncomplete = completeControls(root);
     palette = readPalette(root);
     painter.everything();
   };
@@ -117,7 +134,6 @@ export function show(store: Store, host: HTMLElement): () => void {
     painter.stop();
     stopTheme();
     freeKeys();
-    uncomplete();
     [finder, loss, norm, heat, pace, sizes, compare].forEach((part) => part.destroy());
   };
 }

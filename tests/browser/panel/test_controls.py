@@ -45,7 +45,7 @@ def test_boxes_and_jobs(lab: Lab) -> None:
     before = lab.execute("print(bench.settings.changed())")
     for step, text, why in REFUSED:
         part = panel.locator(".wb-step").nth(step)
-        box = part.locator(".widget-text input")
+        box = part.locator("input[type=text]")
         enter(lab, box, text)
         expect(part.locator(".wb-why")).to_contain_text(why)
         expect(box).to_have_value(text)
@@ -67,7 +67,7 @@ def test_boxes_and_jobs(lab: Lab) -> None:
     lab.theme("light")
 
     for step, text in enumerate(("48", "3e-3", "", "100000")):
-        box = panel.locator(".wb-step").nth(step).locator(".widget-text input")
+        box = panel.locator(".wb-step").nth(step).locator("input[type=text]")
         enter(lab, box, text)
         expect(panel.locator(".wb-step").nth(step).locator(".wb-why")).to_be_hidden()
         expect(box).to_have_value(text)

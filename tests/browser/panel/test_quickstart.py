@@ -47,7 +47,21 @@ def panel(lab: Lab) -> Locator:
 
 
 def lr_box(panel: Locator) -> Locator:
-    return panel.locator(".wb-step-lr .widget-text input")
+    return panel.locator(".wb-step-lr input[type=text]")
+
+
+def drag_slider(lab: Lab, panel: Locator, dx: float) -> None:
+    """Take hold of the slider's handle with the mouse, and move it by so many pixels."""
+    slider = panel.locator(".wb-step-lr input[type=range]")
+    slider.hover()
+    box, value = slider.bounding_box(), float(slider.input_value())
+    assert box is not None
+    # the middle of the handle, which is 16 pixels wide, over powers from -7 to 1
+    x, y = box["x"] + 8 + (value + 7) / 8 * (box["width"] - 16), box["y"] + box["height"] / 2
+    lab.page.mouse.move(x, y)
+    lab.page.mouse.down()
+    lab.page.mouse.move(x + dx, y, steps=8)
+    lab.page.mouse.up()
 
 
 def lr_of(lab: Lab) -> float:
@@ -86,7 +100,7 @@ def drag_the_slider_and_race(lab: Lab, panel: Locator) -> None:
     expect(panel.locator(".wb-finder .wb-flag", has_text="Recommended")).to_be_visible()
     expect(panel.locator(".wb-answers button")).to_have_text("in use")
     lab.settle()
-    lab.drag(panel.locator(".wb-step-lr .noUi-handle"), dx=60)
+    drag_slider(lab, panel, dx=60)
     moved = settled_lr(lab, panel, lambda lr: lr > 1.5 * suggestion)
     lab.screenshot("quickstart-lr-finder", panel)
 
@@ -201,8 +215,8 @@ def on_two_devices(lab: Lab, panel: Locator) -> None:
     """Typed into the form; the fit is by two processes, and its Stop works while a cell is busy."""
     lab.execute("bench.set(max_epochs=5000, accelerator='cpu')")
     panel.get_by_role("button", name="All settings").click()
-    panel.get_by_text("Devices", exact=True).click()
-    devices = panel.locator(".widget-text", has_text="devices").locator("input")
+    panel.locator("summary", has_text="Devices").click()
+    devices = panel.get_by_label("devices", exact=True)
     devices.fill("two")
     devices.press("Tab")
     expect(devices.locator("xpath=ancestor::*[contains(@class, 'wb-form-row')]")).to_contain_text(

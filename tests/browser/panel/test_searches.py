@@ -119,7 +119,7 @@ def learning_rates(lab: Lab, panel: Locator) -> None:
     lab.execute("bench.set(lr=50.0)")
     expect(card.locator(".wb-handle-value")).to_contain_text("beyond divergence")
     expect(card.locator(".wb-band")).to_have_class("wb-band wb-beyond")
-    expect(panel.locator(".wb-step-lr .widget-text input")).to_have_value("50")
+    expect(panel.locator(".wb-step-lr input[type=text]")).to_have_value("50")
     lab.screenshot("finder-beyond", panel)
     grip.focus()
     grip.press("Home")
@@ -127,7 +127,7 @@ def learning_rates(lab: Lab, panel: Locator) -> None:
     for _ in range(3):
         grip.press("Shift+ArrowRight")
     lab.until("print(5e-5 < bench.settings.lr < 6e-5)", "True")
-    expect(panel.locator(".wb-step-lr .widget-text input")).to_have_value("5.64e-5")
+    expect(panel.locator(".wb-step-lr input[type=text]")).to_have_value("5.64e-5")
     expect(card.locator(".wb-handle-value")).to_contain_text("5.64e-5")
 
     # A group's own rates: the setting stays the base rate.

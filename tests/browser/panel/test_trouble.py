@@ -127,7 +127,6 @@ def dead_kernel(lab: Lab, panel: Locator) -> None:
     expect(lost.locator("code")).to_have_text(f"bench.show({json.dumps(lab_run(panel))})")
     lab.screenshot("trouble-dead-kernel", panel)
     expect(panel.locator(".wb-loss canvas").first).to_be_visible()
-    assert panel.locator(".wb-run").evaluate("box => box.closest('[inert]') !== null")
     enabled = panel.locator(".wb-live :is(button, input, select):enabled:visible")
     expect(enabled).to_have_count(1)  # the banner's own
     broken = "panel => [panel, ...panel.querySelectorAll('*')].filter(e => getComputedStyle(e, '::before').content.includes('\\uf127')).length"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ipywidgets as widgets
 import pytest
 
 from workbench.settings import Settings, SettingsError, metadata_of, reason
+from workbench.settings.setting_text import same
 from workbench.ui.controls import setting_control
-from workbench.ui.controls.form import HEADER, Form, grouped
+from workbench.ui.controls.form import HEADER, form, grouped
 from workbench.ui.controls.setting_control import SettingControls
 from workbench.values import EarlyStopping
 
@@ -20,47 +20,49 @@ def test_every_setting_has_a_control_that_shows_its_default_and_gives_it_back(na
     default = Settings.model_fields[name].default
     control = setting_control.make(name, default)
     assert control.read() == default
-    assert Settings.model_fields[name].description in control.widget.tooltip
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "value"),
     [
-        ("lr", widgets.Text, 0.02),
-        ("batch_size", widgets.Text, 48),
-        ("shuffle", widgets.Checkbox, False),
-        ("gradient_clip_algorithm", widgets.Dropdown, "value"),
-        ("pin_memory", widgets.Dropdown, True),
-        ("pin_memory", widgets.Dropdown, None),
-        ("gradient_clip_val", widgets.Text, 0.5),
-        ("gradient_clip_val", widgets.Text, None),
-        ("weight_decay", widgets.Text, 0.01),
-        ("max_epochs", widgets.Text, 3),
-        ("track_grad_norm", widgets.Text, "inf"),
-        ("track_grad_norm", widgets.Text, None),
-        ("save_top_k", widgets.Text, -1),
-        ("monitor_mode", widgets.Dropdown, "max"),
-        ("monitor_mode", widgets.Dropdown, None),
-        ("strategy", widgets.Dropdown, "pool"),
-        ("num_nodes", widgets.Text, 2),
-        ("rank_timeout", widgets.Text, 30.0),
-        ("preload", widgets.Checkbox, True),
-        ("devices", widgets.Text, (0, 2)),
+        ("lr", "text", 0.02),
+        ("batch_size", "text", 48),
+        ("shuffle", "tick", False),
+        ("gradient_clip_algorithm", "choice", "value"),
+        ("pin_memory", "choice", True),
+        ("pin_memory", "choice", None),
+        ("gradient_clip_val", "text", 0.5),
+        ("gradient_clip_val", "text", None),
+        ("weight_decay", "text", 0.01),
+        ("max_epochs", "text", 3),
+        ("track_grad_norm", "text", "inf"),
+        ("track_grad_norm", "text", None),
+        ("save_top_k", "text", -1),
+        ("monitor_mode", "choice", "max"),
+        ("monitor_mode", "choice", None),
+        ("strategy", "choice", "pool"),
+        ("num_nodes", "text", 2),
+        ("rank_timeout", "text", 30.0),
+        ("preload", "tick", True),
+        ("devices", "text", (0, 2)),
     ],
 )
 def test_the_control_fits_the_type_and_speaks_the_settings_values(
-    name: str, kind: type, value: Any
+    name: str, kind: str, value: Any
 ) -> None:
     control = setting_control.make(name, Settings.model_fields[name].default)
-    assert isinstance(control.widget, kind)
+    tick_or_text = "tick" if isinstance(control.shown, bool) else "text"
+    assert ("choice" if control.options else tick_or_text) == kind
     control.write(value)
     assert control.read() == value
     assert getattr(Settings.make(**{name: control.read()}), name) == value
 
 
-def form_of(edited: Callable[[str, Any], str]) -> tuple[Form, SettingControls]:
-    controls = SettingControls(Settings.make(), edited, lambda: None)
-    return Form(controls, {}), controls
+def controls_of(
+    edited: Callable[[str, Any], str], sent: dict[str, Any] | None = None
+) -> SettingControls:
+    put = ({} if sent is None else sent).__setitem__
+    return SettingControls(Settings.make(), edited, lambda: None, put)
 
 
 @pytest.mark.parametrize(
@@ -78,39 +80,33 @@ def test_what_is_refused_stays_as_it_was_typed_with_the_reason_below(name: str, 
             return reason(name, value, error)
         return ""
 
-    controls = SettingControls(Settings.make(), edited, lambda: None)
-    control = controls[name]
-    row = widgets.Box([control.widget])
-    control.stands_in(row)
-    control.widget.value = typed
+    sent: dict[str, Any] = {}
+    controls = controls_of(edited, sent)
+    controls.enter(name, typed)
     controls.show(Settings.make(num_workers=2))
-    assert control.widget.value == typed
+    assert controls[name].shown == sent[f"field.{name}"]["shown"] == typed
     assert controls.refused == [name]
-    assert "wb-refused" in control.widget._dom_classes
-    assert "hould " in row.children[-1].value
+    assert "hould " in sent[f"field.{name}"]["why"]
     controls.show(
         Settings.make(**{name: {"max_epochs": 3, "monitor": "val_acc", "devices": 2}.get(name, 1)})
     )
     assert controls.refused == [], "changed elsewhere, it gives way"
-    assert "wb-refused" not in control.widget._dom_classes
-    assert row.children[-1].layout.display == "none"
+    assert sent[f"field.{name}"]["why"] == ""
 
 
 def test_a_number_is_read_as_it_is_written() -> None:
     set_to: list[Any] = []
-    controls = SettingControls(
-        Settings.make(), lambda name, value: set_to.append(value) or "", lambda: None
-    )
-    controls["batch_size"].widget.value = "1e3"
+    controls = controls_of(lambda name, value: set_to.append(value) or "")
+    controls.enter("batch_size", "1e3")
     controls.show(Settings.make(batch_size=1000))
-    assert (set_to, controls["batch_size"].widget.value) == ([1000], "1e3"), (
+    assert (set_to, controls["batch_size"].shown) == ([1000], "1e3"), (
         "a valid text is not rewritten either"
     )
 
 
 def test_a_word_that_is_no_value_is_left_to_settings_to_explain() -> None:
     control = setting_control.make("weight_decay", None)
-    control.widget.value = "plenty"
+    control.shown = "plenty"
     assert control.read() == "plenty"
     with pytest.raises(ValueError, match="weight_decay='plenty'"):
         Settings.make(weight_decay=control.read())
@@ -121,19 +117,19 @@ def test_the_form_has_all_but_the_headers_four_in_their_groups() -> None:
     assert sorted([*names, *HEADER]) == sorted(Settings.model_fields)
     for group, members in grouped().items():
         assert all(metadata_of(name).group == group for name in members)
-    form, _ = form_of(lambda name, value: "")
-    assert form.accordion.selected_index is None, "collapsed"
-    assert len(form.accordion.children) == len(form.accordion.titles) == len(grouped())
+    sections = form(controls_of(lambda name, value: ""))
+    assert [section["group"] for section in sections] == [*grouped()]
+    assert [one["name"] for section in sections for one in section["settings"]] == names
 
 
 def test_an_edit_is_told_and_showing_settings_is_not() -> None:
     told: list[tuple[str, Any]] = []
-    form, controls = form_of(lambda name, value: told.append((name, value)) or "")
+    controls = controls_of(lambda name, value: told.append((name, value)) or "")
     controls.show(Settings.make(num_workers=4, shuffle=False, weight_decay=0.1, pin_memory=False))
     assert told == []
-    assert form.controls["num_workers"].read() == 4
-    form.controls["num_workers"].widget.value = "2"
-    form.controls["weight_decay"].widget.value = ""
+    assert controls["num_workers"].read() == 4
+    controls.enter("num_workers", "2")
+    controls.enter("weight_decay", "")
     assert told == [("num_workers", 2), ("weight_decay", None)]
 
 
@@ -194,7 +190,7 @@ def test_what_is_typed_is_understood_and_shown_back_as_the_same(
     name: str, typed: str, value: Any
 ) -> None:
     control = setting_control.make(name, Settings.model_fields[name].default)
-    control.widget.value = typed
+    control.shown = typed
     assert control.read() == value
     assert type(control.read()) is type(value)
     again = setting_control.make(name, control.read())
@@ -218,7 +214,7 @@ def test_early_stopping_is_shown_without_what_is_understood(value: Any, shown: s
     control = setting_control.make(
         "early_stopping", Settings.make(early_stopping=value).early_stopping
     )
-    assert control.widget.value == shown
+    assert control.shown == shown
 
 
 @pytest.mark.parametrize(
@@ -244,28 +240,60 @@ def test_early_stopping_is_shown_without_what_is_understood(value: Any, shown: s
 )
 def test_what_cannot_be_read_is_refused_by_name(name: str, typed: str) -> None:
     control = setting_control.make(name, Settings.model_fields[name].default)
-    control.widget.value = typed
+    control.shown = typed
     with pytest.raises(SettingsError, match=name):
         Settings.make(**{name: control.read()})
 
 
 def test_a_count_of_one_and_the_whole_are_told_apart_all_the_way() -> None:
     told: list[tuple[str, Any]] = []
-    form, controls = form_of(lambda name, value: told.append((name, value)) or "")
-    box = form.controls["limit_train_batches"].widget
-    assert box.value == ""
-    assert box.placeholder == "all (1.0)"
-    assert "fraction" in box.tooltip
+    controls = controls_of(lambda name, value: told.append((name, value)) or "")
+    box = controls["limit_train_batches"]
+    assert (box.shown, box.placeholder) == ("", "all (1.0)")
     controls.show(Settings.make(limit_train_batches=1))
-    assert box.value == "1"
+    assert box.shown == "1"
     controls.show(Settings.make())
-    assert box.value == ""
+    assert box.shown == ""
     assert told == []
 
 
 def test_the_new_groups_are_there_in_order() -> None:
-    titles = form_of(lambda name, value: "")[0].accordion.titles
-    assert titles[4:8] == ("Early stopping", "Averaging", "Sequences", "Scheduled searches")
+    titles = [section["title"] for section in form(controls_of(lambda name, value: ""))]
+    assert titles[4:8] == ["Early stopping", "Averaging", "Sequences", "Scheduled searches"]
+
+
+def described() -> dict[str, dict[str, Any]]:
+    """The settings of the form by their names."""
+    sections = form(controls_of(lambda name, value: ""))
+    return {one["name"]: one for section in sections for one in section["settings"]}
+
+
+@pytest.mark.parametrize("name", [name for group in grouped().values() for name in group])
+def test_units_and_help_are_in_the_page(name: str) -> None:
+    assert Settings.model_fields[name].description in described()[name]["help"]
+    assert described()[name]["unit"] == metadata_of(name).unit
+
+
+def test_a_count_or_a_fraction_is_explained() -> None:
+    assert "with a point, like 1.0, is a fraction" in described()["limit_train_batches"]["help"]
+    assert "with a point" not in described()["seed"]["help"]
+
+
+@pytest.mark.parametrize("name", [name for group in grouped().values() for name in group])
+def test_what_is_entered_for_the_default_is_the_default(name: str) -> None:
+    control = setting_control.make(name, Settings.model_fields[name].default)
+    default = Settings.model_fields[name].default
+    assert same(control.means(described()[name]["default"]), default)
+
+
+def test_what_differs_from_its_default_is_marked() -> None:
+    sent: dict[str, Any] = {}
+    controls = controls_of(lambda name, value: "", sent)
+    controls.show(Settings.make(seed=7, max_epochs=3))
+    assert [name for name, field in sent.items() if field["changed"]] == [
+        "field.max_epochs",
+        "field.seed",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -286,6 +314,4 @@ def test_the_new_groups_are_there_in_order() -> None:
     ],
 )
 def test_an_empty_box_says_what_holds(name: str, words: str) -> None:
-    assert (
-        setting_control.make(name, Settings.model_fields[name].default).widget.placeholder == words
-    )
+    assert setting_control.make(name, Settings.model_fields[name].default).placeholder == words

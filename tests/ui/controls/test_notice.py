@@ -1,18 +1,25 @@
-"""What is said above the canvas: which notices stay, and which of them a screen reader says."""
+"""What is said above the stage: which notices stay, and what their buttons do."""
 
 from __future__ import annotations
 
-import re
+from typing import Any
+
+import pytest
 
 from workbench.ui.controls.notice import Notice
 
 
-def announced(notice: Notice) -> list[str]:
-    return re.findall(r'role="(?:alert|status)">([^<]*)<', notice._text.value)
+@pytest.fixture
+def sent() -> dict[str, Any]:
+    return {}
 
 
-def test_an_error_gives_way_to_nothing_but_errors() -> None:
-    notice = Notice()
+@pytest.fixture
+def notice(sent: dict[str, Any]) -> Notice:
+    return Notice(sent.__setitem__)
+
+
+def test_an_error_gives_way_to_nothing_but_errors(notice: Notice) -> None:
     notice.say("the first", "error")
     for i in range(9):
         notice.say(f"said {i}")
@@ -26,12 +33,31 @@ def test_an_error_gives_way_to_nothing_but_errors() -> None:
     )
 
 
-def test_only_what_is_new_is_announced() -> None:
-    notice = Notice()
+def test_a_line_keeps_its_number_so_that_it_is_announced_once(
+    notice: Notice, sent: dict[str, Any]
+) -> None:
     notice.say("one", "error", about="it")
     notice.say("two", "error")
-    assert announced(notice) == ["two"]
+    [two, one] = [line["number"] for line in sent["notices"]]
+    assert two > one
     notice.drop("it")
-    assert (announced(notice), "two" in notice._text.value) == ([], True)
+    assert [line["number"] for line in sent["notices"]] == [two]
     notice.say("three")
-    assert announced(notice) == ["three"]
+    assert [line["text"] for line in sent["notices"]] == ["three", "two"]
+    assert sent["notices"][1]["number"] == two
+
+
+def test_the_button_of_a_notice_acts_as_long_as_the_notice_is_there(
+    notice: Notice, sent: dict[str, Any]
+) -> None:
+    done: list[str] = []
+    notice.say("it waits", "warning", about="it", action=("Stop it", lambda: done.append("stop")))
+    [line] = sent["notices"]
+    assert (line["text"], line["offer"]) == ("it waits", "Stop it")
+    notice.answer(line["number"] + 1)
+    assert done == []
+    notice.answer(line["number"])
+    assert done == ["stop"]
+    notice.clear()
+    notice.answer(line["number"])
+    assert done == ["stop"]

@@ -72,6 +72,7 @@ MEASURED = 12
 TABS = {
     "gradients": ("heat", "map", "broken", "ratios", "picks", "picked", "clips", "norm"),
     "pace": ("time",),
+    "settings": ("form",),
     "runs": ("runs", "moving", "ended", "unkept", "deleting", "notes"),
 }
 """The values and channels that only a tab of the drawer draws, by tab."""

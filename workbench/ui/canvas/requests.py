@@ -53,7 +53,8 @@ class CanvasRequests:
 
     `tell` gives the panel an event that the bench does not emit, after all events of the bench;
     `continue_` continues a run, `rerun` repeats one. answer: returns the settings that apply the
-    result of this kind of search; settings_of: those with which this job ran.
+    result of this kind of search; settings_of: those with which this job ran; choose_optimizer:
+    chooses the optimizer whose rate Find sweeps.
     """
 
     def __init__(
@@ -68,11 +69,12 @@ class CanvasRequests:
         deletions: PendingDeletions,
         answer: Callable[[str], dict[str, Any]],
         settings_of: Callable[[str], dict[str, Any]],
+        choose_optimizer: Callable[[int], None],
     ) -> None:
         self._bench, self._failed, self._export = bench, failed, export
         self._refresh, self._tell, self._deletions = refresh, tell, deletions
         self._continue, self._rerun, self._answer = continue_, rerun, answer
-        self._settings_of = settings_of
+        self._settings_of, self._choose_optimizer = settings_of, choose_optimizer
         self._wanted: tuple[str, ...] = ()
         self._comparing = threading.Lock()
         """Serializes comparisons; of several that wait, only the last one is made."""
@@ -89,6 +91,8 @@ class CanvasRequests:
         match message:
             case {"what": "use", "kind": str(kind)}:
                 self._bench.set(**self._answer(kind))
+            case {"what": "choose_optimizer", "number": int(number)}:
+                self._choose_optimizer(number)
             case {"what": "restore", "run": str(run)}:
                 self._bench.set(**self._settings_of(run))
             case {"what": "use_batch_size", "value": int(size), "batches": int(many)}:

@@ -1,4 +1,5 @@
-"""Defines the live canvas: one anywidget that draws events as they come.
+"""Defines the live canvas: one anywidget that draws events as they come, with the controls of its
+panel.
 
 Events are collected in bounded state; each call of `flush` sends one message of at most 40 kB with
 data that the browser does not have yet. A view that opens later (a second view, a reloaded page)
@@ -54,8 +55,6 @@ class LiveView(Bundled):
         """
         self.on_open: Callable[[], None] = lambda: None
         """Called when a view has opened."""
-        self.on_tab: Callable[[str], None] = lambda tab: None
-        """Called with the tab of the drawer that a view has opened; "": it has closed all."""
         self.opened = False
         """Whether a view has opened; that may be before the callbacks are set."""
         self.on_msg(self._heard)
@@ -160,7 +159,5 @@ class LiveView(Bundled):
                 looked = self._picture.look(message)
             if looked:
                 self.wake()
-                if message.get("what") == "drawer":
-                    self.on_tab(message["tab"])
             else:
                 self.on_request(message)

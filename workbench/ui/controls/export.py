@@ -111,7 +111,7 @@ class ExportForm:
         put: Callable[[str, Any], None],
         notice: Notice,
     ) -> None:
-        self._bench, self._bar, self._notice = bench, bar, notice
+        self._bench, self._bar, self._put, self._notice = bench, bar, put, notice
         self._preview = ScriptPreview(put)
         self._run: str | None = None
         """The run whose script is shown; None: the last fit."""
@@ -135,25 +135,25 @@ class ExportForm:
     def open(self, run: str) -> None:
         """Show the script of this run, and the form that writes it."""
         switch = self._bar().export
-        switch.value = False  # another run's script may be open
+        switch.pressed = False  # another run's script may be open
         self._run = run
-        switch.value = True
+        switch.pressed = True
 
     def choose(self, format: Format) -> None:
         """Show the run in this format, and write it in this format from now on."""
         self._format = format
-        if self._bar().export.value:
+        if self._bar().export.pressed:
             aside(self._show, self._failed, "preview")
 
     def choose_option(self, option: str, wanted: bool) -> None:
         """Show and write scripts with this option from now on, or without it."""
         self._options = self._options | {option} if wanted else self._options - {option}
-        if self._bar().export.value:
+        if self._bar().export.pressed:
             aside(self._show, self._failed, "preview")
 
     def close(self) -> None:
         """Close the form."""
-        self._bar().export.value = False
+        self._bar().export.pressed = False
 
     def show(self, wanted: bool) -> None:
         """Open or close the form."""
@@ -185,13 +185,14 @@ class ExportForm:
                 self._hide()
                 self._failed(error)
 
-        if self._bar().export.value and self._run is None:
+        if self._bar().export.pressed and self._run is None:
             aside(work, failed, "preview")
 
     def write(self, path: str) -> None:
         """Write the script to this file ("": train.py), with the starting weights next to it.
 
-        A script is verified: the bench tells the panel the result, as a message.
+        The form closes when it is written. A script is verified first, which the form shows: the
+        bench tells the panel the result, as a message.
         """
         run, format = self._run, self._written
         options = _possible(self._options, self._refused, format)
@@ -200,11 +201,14 @@ class ExportForm:
         def work() -> None:
             self._notice.drop(_WRITTEN)
             if is_verified(format):
-                self._notice.say(texts.verifying(path), about=_WRITTEN)
-            self._bench.export(path, run, format=format, **options)
-            for about in (_ABOUT, _WRITTEN):
-                self._notice.drop(about)
+                self._put("writing", cut(path, 500))
+            try:
+                self._bench.export(path, run, format=format, **options)
+            finally:
+                self._put("writing", "")
+            self._notice.drop(_ABOUT)
             self._notice.say(texts.written(path), about=_WRITTEN)
+            self.close()
 
         def failed(error: Exception) -> None:
             self._notice.drop(_WRITTEN)
@@ -223,7 +227,11 @@ class ExportForm:
             text = _readable(text) if format == "notebook" else text
             with self._placing:
                 # Unless the user has opened or chosen something else since.
-                if self._bar().export.value and wanted == (self._run, self._format, self._options):
+                if self._bar().export.pressed and wanted == (
+                    self._run,
+                    self._format,
+                    self._options,
+                ):
                     self._notice.drop(_ABOUT)
                     if why:
                         self._notice.say(texts.headless(why), about=_ABOUT)

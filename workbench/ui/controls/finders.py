@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
-from workbench.events import BenchEvent, RunStarted
 from workbench.ui import texts
 from workbench.ui.bench import Bench
-from workbench.ui.controls.form import Form
-from workbench.ui.controls.header import Header
-from workbench.ui.controls.widget_utils import off
+from workbench.ui.controls.board import Board, Button
 
 
 class Begin(Protocol):
@@ -56,66 +54,27 @@ class Finders:
             "gradient_clip_val",
         )
 
-    @property
-    def of_settings(self) -> dict[str, tuple[str, Callable[[], None]]]:
-        """The searches in the form of all settings: for each setting a tooltip and the call."""
-        return {
-            "optimizer": (
-                texts.FIND_RECIPE,
-                lambda: self._begin(
-                    texts.ACTIONS["find_recipe"],
-                    "find_recipe",
-                    self._bench.find_recipe,
-                    "optimizer",
-                ),
-            ),
-            "num_workers": (
-                texts.FIND_WORKERS,
-                lambda: self._begin(
-                    texts.ACTIONS["find_num_workers"],
-                    "find_num_workers",
-                    self._bench.find_num_workers,
-                    "num_workers",
-                ),
-            ),
-            "precision": (
-                texts.FIND_PRECISION,
-                lambda: self._begin(
-                    texts.ACTIONS["find_precision"],
-                    "find_precision",
-                    self._bench.find_precision,
-                    "precision",
-                ),
-            ),
-            "weight_decay": (
+    def of_settings(self, board: Board) -> dict[str, Button]:
+        """Add the buttons of the searches in the form of all settings; returns them by the kind
+        of their jobs. The name of each in the front end is that of its setting, after "find_".
+        """
+        searches: list[tuple[str, str, str, Callable[[], object]]] = [
+            ("optimizer", "find_recipe", texts.FIND_RECIPE, self._bench.find_recipe),
+            ("num_workers", "find_num_workers", texts.FIND_WORKERS, self._bench.find_num_workers),
+            ("precision", "find_precision", texts.FIND_PRECISION, self._bench.find_precision),
+            (
+                "weight_decay",
+                "find_weight_decay",
                 texts.FIND_WEIGHT_DECAY,
-                lambda: self._begin(
-                    texts.ACTIONS["find_weight_decay"],
-                    "find_weight_decay",
-                    self._bench.find_weight_decay,
-                    "weight_decay",
-                ),
+                self._bench.find_weight_decay,
             ),
+        ]
+        return {
+            kind: board.button(
+                f"find_{setting}",
+                texts.FIND,
+                tooltip,
+                partial(self._begin, texts.ACTIONS[kind], kind, search, setting),
+            )
+            for setting, kind, tooltip, search in searches
         }
-
-    @staticmethod
-    def show_busy(header: Header, form: Form | None, busy: Callable[[str], bool]) -> None:
-        """Turn off the buttons of the searches that wait or run. busy: returns whether one of
-        this kind does.
-        """
-        off(header.find_batch_size, busy("find_batch_size"))
-        off(header.find_clip, busy("find_clip_val"))
-        for button in (header.find_lr, header.race):
-            off(button, busy("find_lr"))
-        for name, button in {} if form is None else form.find.items():
-            off(button, busy("find_recipe" if name == "optimizer" else f"find_{name}"))
-
-    @staticmethod
-    def on_event(event: BenchEvent, header: Header) -> None:
-        """Choose the optimizer that a sweep is of, if the bench has it: a record of another
-        kernel may name one that it does not have.
-        """
-        if isinstance(event, RunStarted) and event.kind == "find_lr":
-            optimizer = int(event.request.get("optimizer", 0))
-            if any(value == optimizer for _, value in header.optimizer.options):
-                header.optimizer.value = optimizer

@@ -1,17 +1,14 @@
-"""Makes the form of all settings that are not in the header, from their metadata, with a
-collapsed section for each group.
+"""Describes the form of all settings that are not in the header, from their metadata, with a
+section for each group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import get_args
-
-import ipywidgets as widgets
+from typing import Any, get_args
 
 from workbench.settings import Group, Settings, metadata_of
 from workbench.ui import texts
-from workbench.ui.controls.setting_control import SettingControls
+from workbench.ui.controls.setting_control import SettingControls, explanation
 
 HEADER = ("batch_size", "lr", "gradient_clip_val", "max_epochs")
 """The four settings of the panel's header, which users tune most."""
@@ -26,41 +23,33 @@ def grouped() -> dict[Group, list[str]]:
     return {group: names for group, names in groups.items() if names}
 
 
-class Form(widgets.VBox):  # type: ignore[misc]
-    """The accordion with the settings of all groups."""
+def form(controls: SettingControls) -> list[dict[str, Any]]:
+    """The sections, as plain data for the front end. What the controls show is sent apart."""
+    return [
+        {
+            "group": group,
+            "title": group.capitalize(),
+            "settings": [_described(name, controls) for name in names],
+        }
+        for group, names in grouped().items()
+    ]
 
-    def __init__(
-        self,
-        controls: SettingControls,
-        searches: Mapping[str, tuple[str, Callable[[], None]]],
-    ) -> None:
-        """searches: for each setting the tooltip of its Find button, and the call."""
-        self._searches = searches
-        self.find: dict[str, widgets.Button] = {}
-        """The Find buttons of the settings that have a search."""
-        self.controls = {name: controls[name] for names in grouped().values() for name in names}
-        # shared: each layout is a model that the browser has to make
-        self._row_layout = widgets.Layout(width="auto")
-        sections = [
-            widgets.VBox([self._row(name) for name in names]).add_class("wb-form-grid")
-            for names in grouped().values()
-        ]
-        titles = [group.capitalize() for group in grouped()]
-        self.accordion = widgets.Accordion(sections, titles=titles, selected_index=None)
-        super().__init__([self.accordion])
-        self.add_class("wb-form")
 
-    def _row(self, name: str) -> widgets.Widget:
-        """The setting's control, with the search for its value where there is one."""
-        control = self.controls[name]
-        parts = [control.widget]
-        if name in self._searches:
-            tooltip, search = self._searches[name]
-            self.find[name] = widgets.Button(
-                description=texts.FIND, tooltip=tooltip, layout=widgets.Layout(width="auto")
-            )
-            self.find[name].on_click(lambda _: search())
-            parts.append(self.find[name])
-        row = widgets.Box(parts, layout=self._row_layout).add_class("wb-form-row")
-        control.stands_in(row)
-        return row
+def _described(name: str, controls: SettingControls) -> dict[str, Any]:
+    control, field = controls[name], Settings.model_fields[name]
+    default = control.words(field.default)
+    return {
+        "name": name,
+        "help": explanation(name),
+        "unit": metadata_of(name).unit,
+        "options": list(control.options),
+        "placeholder": control.placeholder,
+        "default": default,
+        "default_words": _in_words(default) or control.placeholder,
+    }
+
+
+def _in_words(shown: str | bool) -> str:
+    if isinstance(shown, bool):
+        return texts.YES if shown else texts.NO
+    return shown

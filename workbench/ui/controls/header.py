@@ -1,25 +1,20 @@
-"""Makes the header: batch size, learning rate, clip and epochs, with their finders."""
+"""Keeps the controls of the four steps: batch size, learning rate, clip and epochs, with their
+finders.
+"""
 
 from __future__ import annotations
 
-import html
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import ipywidgets as widgets
+from typing import Any
 
 from workbench.launch.select_launcher import ranks
 from workbench.settings import Settings, SettingsError
 from workbench.tuners.batch_size.effective_batch import effective_batch
 from workbench.ui import texts
-from workbench.ui.controls.setting_control import SettingControl, SettingControls, tooltip
-from workbench.ui.controls.widget_utils import shown
-
-LOWEST, HIGHEST, STEP = -7, 1, 0.02
-"""The slider's range, as powers of ten. The box takes any rate; one outside is shown at the
-slider's end.
-"""
+from workbench.ui.controls.board import Board, Put
+from workbench.ui.controls.form import HEADER
+from workbench.ui.controls.setting_control import SettingControls, explanation
 
 
 @dataclass(frozen=True)
@@ -36,98 +31,64 @@ class FinderCalls:
     """Show this optimizer's curves."""
 
 
-class Header(widgets.Box):  # type: ignore[misc]
-    """The four steps. `slid(lr)` is called when the user moves the slider; `show` never calls
-    it.
-    """
+class Header:
+    """The four steps: their finders, and what stands beside their boxes."""
 
     def __init__(
         self,
-        settings: Settings,
+        board: Board,
+        put: Put,
         controls: SettingControls,
-        slid: Callable[[float], None],
         finders: FinderCalls,
         optimizers: int = 1,
     ) -> None:
-        self._controls = controls
-        self.batch_size = _bare(controls["batch_size"], texts.BATCH_SIZE, "82px")
-        self.clip = _bare(controls["gradient_clip_val"], texts.CLIPPING_LABEL, "82px")
-        self.epochs = _bare(controls["max_epochs"], texts.EPOCHS, "72px")
-        self.lr = _bare(controls["lr"], texts.LEARNING_RATE, "96px")
-        # Not continuous: a continuous slider reports each value that is set from here back, late
-        # and rounded, and would undo the user's choice of that time.
-        self.slider = widgets.FloatLogSlider(
-            value=10 ** on_slider(settings.lr),
-            base=10,
-            min=LOWEST,
-            max=HIGHEST,
-            step=STEP,
-            readout_format=".1e",
-            continuous_update=False,
-            layout=widgets.Layout(flex="1 1 70px", width="auto", min_width="70px"),
-            tooltip=tooltip("lr"),
+        """optimizers: the number of those whose rates can be swept."""
+        self._put, self._finders = put, finders
+        self._placeholders = {name: controls[name].placeholder for name in HEADER}
+        self.optimizers, self.optimizer = optimizers, 0
+        self.keep = board.toggle("keep", texts.KEEP, texts.KEEP_TOOLTIP, lambda is_kept: None)
+        self.find_batch_size = board.button(
+            "find_batch_size",
+            texts.FIND,
+            texts.FIND_BATCH_SIZE,
+            lambda: finders.batch_size(self.keep.pressed),
         )
-        self.keep = widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto")).add_class(
-            "wb-keep"
+        self.find_lr = board.button(
+            "find_lr", texts.FIND, texts.FIND_LR, lambda: finders.lr(self.optimizer, False)
         )
-        self.optimizer = widgets.Dropdown(
-            options=[(str(i), i) for i in range(optimizers)],
-            description=texts.OPTIMIZER,
-            layout=widgets.Layout(width="auto"),
-            style={"description_width": "auto"},
-            tooltip=texts.OPTIMIZER_TOOLTIP,
+        self.race = board.button(
+            "race", texts.RACE, texts.RACE_TOOLTIP, lambda: finders.lr(self.optimizer, True)
         )
-        shown(self.optimizer, optimizers > 1)
-        self.find_batch_size = _button(
-            texts.FIND, texts.FIND_BATCH_SIZE, lambda: finders.batch_size(self.keep.value)
+        self.find_clip = board.button(
+            "find_clip_val", texts.FIND, texts.FIND_CLIP, finders.clip_val
         )
-        self.find_lr = _button(
-            texts.FIND, texts.FIND_LR, lambda: finders.lr(self.optimizer.value, False)
-        )
-        self.race = _button(
-            texts.RACE,
-            texts.RACE_TOOLTIP,
-            lambda: finders.lr(self.optimizer.value, True),
-        )
-        self.find_clip = _button(texts.FIND, texts.FIND_CLIP, finders.clip_val)
-        self._size_step = _step(
-            "①",
-            texts.BATCH_SIZE,
-            self.batch_size,
-            [self.batch_size.widget, self.find_batch_size, self.keep],
-        )
-        rate = [self.slider, self.lr.widget, self.find_lr, self.race, self.optimizer]
-        super().__init__(
-            [
-                self._size_step,
-                _step("②", texts.LEARNING_RATE, self.lr, rate).add_class("wb-step-lr"),
-                _step(
-                    "③",
-                    texts.CLIPPING,
-                    self.clip,
-                    [self.clip.widget, self.find_clip],
-                    texts.CLIPPING_NOTE,
-                ),
-                _step("④", texts.EPOCHS, self.epochs, [self.epochs.widget]),
-            ]
-        )
-        self.add_class("wb-four")
-        self.slider.observe(
-            lambda change: None if controls.shows else slid(rounded(change["new"])), "value"
-        )
-        self.optimizer.observe(lambda change: finders.look_at(change["new"]), "value")
-        self.show(settings)
+        self._beside: dict[str, Any] = {}
+
+    def choose(self, optimizer: int) -> None:
+        """Let Find sweep this optimizer, and show its curves; a number that the bench does not
+        have is ignored, since a record of another kernel may name one.
+        """
+        if 0 <= optimizer < self.optimizers and optimizer != self.optimizer:
+            self.optimizer = optimizer
+            self._send()
+            self._finders.look_at(optimizer)
 
     def show(self, settings: Settings) -> None:
-        """Update the widgets next to the boxes for these settings."""
-        with self._controls.showing():
-            if on_slider(self.slider.value) != on_slider(settings.lr):
-                self.slider.value = 10 ** on_slider(settings.lr)
-            self.epochs.widget.placeholder = (
-                texts.NO_NUMBER if settings.epochs is None else str(settings.epochs)
-            )
-            self._show_kept(settings)
-            self._size_step.children[0].value = _name("①", texts.BATCH_SIZE, _each(settings))
+        """Update what stands beside the boxes for these settings."""
+        epochs = texts.NO_NUMBER if settings.epochs is None else str(settings.epochs)
+        self._beside = {
+            "placeholders": self._placeholders | {"max_epochs": epochs},
+            "help": {name: explanation(name) for name in HEADER},
+            "each": _each(settings),
+        }
+        self._show_kept(settings)
+        self._send()
+
+    def _send(self) -> None:
+        self._put(
+            "steps",
+            {**self._beside, "optimizers": self.optimizers, "optimizer": self.optimizer},
+        )
 
     def _show_kept(self, settings: Settings) -> None:
         """Show the number of samples in an update, which the search for a batch size can keep."""
@@ -135,54 +96,9 @@ class Header(widgets.Box):  # type: ignore[misc]
             kept, why = str(effective_batch(settings, ranks(settings))), texts.KEEP_TOOLTIP
         except SettingsError as error:
             kept, why = "", str(error)
-            self.keep.value = False
-        self.keep.disabled = not kept
-        self.keep.description, self.keep.tooltip = texts.keep(kept) if kept else texts.KEEP, why
-
-
-def on_slider(lr: float) -> float:
-    """The slider's nearest step, as a power of ten."""
-    power = math.log10(lr) if lr > 0 else LOWEST
-    return round(round(min(max(power, LOWEST), HIGHEST) / STEP) * STEP, 6)
-
-
-def rounded(value: float) -> float:
-    """A rate rounded as a person would write it, at the same step of the slider: 3.2e-3, not
-    0.0031622776.
-    """
-    short = float(f"{value:.1e}")
-    return short if on_slider(short) == on_slider(value) else float(f"{value:.2e}")
-
-
-def _bare(control: SettingControl, title: str, width: str) -> SettingControl:
-    """Hide a label whose step's title says the same; screen readers still get it
-    (controls/controls.css).
-    """
-    control.widget.description = title
-    control.widget.layout.width = width
-    control.widget.style.description_width = "0"
-    return control
-
-
-def _button(text: str, tooltip: str, clicked: Callable[[], None]) -> widgets.Button:
-    button = widgets.Button(description=text, tooltip=tooltip, layout=widgets.Layout(width="auto"))
-    button.on_click(lambda _: clicked())
-    return button
-
-
-def _step(
-    number: str, title: str, control: SettingControl, parts: list[widgets.Widget], note: str = ""
-) -> widgets.VBox:
-    row = widgets.HBox(parts)
-    control.stands_in(row)
-    return widgets.VBox([widgets.HTML(_name(number, title, note)), row]).add_class("wb-step")
-
-
-def _name(number: str, title: str, note: str) -> str:
-    aside = f" · {html.escape(note)}" if note else ""
-    return (
-        f'<div class="wb-step-name">{html.escape(number)} <b>{html.escape(title)}</b>{aside}</div>'
-    )
+            self.keep.pressed = False
+        text = texts.keep(kept) if kept else texts.KEEP
+        self.keep.set(text=text, tooltip=why, disabled=not kept)
 
 
 def _each(settings: Settings) -> str:

@@ -1,52 +1,63 @@
-"""Shows notices (errors, warnings and messages) above the canvas until they are closed."""
+"""Keeps the notices (errors, warnings and messages) above the stage until they are closed."""
 
 from __future__ import annotations
 
-import html
 import threading
 from collections.abc import Callable
-from typing import Literal
-
-import ipywidgets as widgets
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from workbench.ui import texts
-from workbench.ui.controls.widget_utils import shown
+from workbench.ui.canvas.transport.messages import cut
 
 Level = Literal["info", "warning", "error"]
-_CLASSES = {"info": "wb-info", "warning": "wb-warning", "error": "wb-error-notice"}
 _KEPT = 4
 """How many notices are shown at once. When there are more, the oldest that is not an error is
 removed, or else the oldest.
 """
 _LONGEST = 1500
+_BYTES = 6000
+"""Bytes of a notice as JSON, so that all of them fit into one message."""
 CLICKED = "clicked"
 """The key of notices about clicks that failed; they are removed when the next job starts."""
 
 
-class Notice(widgets.HBox):  # type: ignore[misc]
-    """The last few notices, newest first. Safe to call from any thread."""
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One notice. about: the key for `drop`; action: what its button calls; offer: the text of
+    that button, "": it has none.
+    """
 
-    def __init__(self) -> None:
-        self._lines: list[tuple[Level, str, str, widgets.Button | None]] = []
-        """Level, text, key and button of each."""
-        self._lock = threading.Lock()
-        self._text = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", width="auto")).add_class(
-            "wb-notice"
-        )
-        self._close = widgets.Button(
-            icon="times",
-            tooltip=texts.CLOSE_NOTICES,
-            layout=widgets.Layout(width="30px", flex="0 0 auto"),
-        )
-        self._close.on_click(lambda _: self.clear())
-        super().__init__([self._text, self._close])
-        shown(self, False)
+    number: int
+    level: Level
+    text: str
+    about: str
+    offer: str = ""
+    action: Callable[[], None] | None = None
+
+
+class Notice:
+    """The last few notices, newest first. Safe to call from any thread. `put` sends plain data to
+    the front end.
+    """
+
+    def __init__(self, put: Callable[[str, Any], None]) -> None:
+        self._put = put
+        self._lines: list[_Line] = []
+        self._lock = threading.RLock()
+        self._count = 0
 
     @property
     def lines(self) -> list[tuple[Level, str]]:
         """Level and text of each notice, newest first."""
         with self._lock:  # another thread may add one meanwhile
-            return [(level, text) for level, text, _, _ in self._lines]
+            return [(line.level, line.text) for line in self._lines]
+
+    @property
+    def offers(self) -> dict[int, str]:
+        """The texts of the buttons of the notices, by the numbers of the notices."""
+        with self._lock:
+            return {line.number: line.offer for line in self._lines if line.offer}
 
     def say(
         self,
@@ -61,20 +72,23 @@ class Notice(widgets.HBox):  # type: ignore[misc]
         """
         text = text.strip()[:_LONGEST]
         with self._lock:
-            if not text or (self._lines and self._lines[0][:2] == (level, text)):
+            if not text or self.lines[:1] == [(level, text)]:
                 return
-            offer = None
-            if action is not None:
-                words, clicked = action
-                offer = widgets.Button(
-                    description=words, layout=widgets.Layout(width="auto", flex="0 0 auto")
-                )
-                offer.on_click(lambda _: clicked())
-            self._lines.insert(0, (level, text, about, offer))
+            offer, call = action if action is not None else ("", None)
+            self._count += 1
+            self._lines.insert(0, _Line(self._count, level, text, about, offer, call))
             if len(self._lines) > _KEPT:
-                calm = (at for at in range(_KEPT, 0, -1) if self._lines[at][0] != "error")
+                calm = (at for at in range(_KEPT, 0, -1) if self._lines[at].level != "error")
                 del self._lines[next(calm, _KEPT)]
-            self._show(new=True)
+            self._show()
+
+    def answer(self, number: int) -> None:
+        """Do what the button of this notice does, if the notice is still shown."""
+        with self._lock:
+            chosen = [line.action for line in self._lines if line.number == number]
+        for action in chosen:
+            if action is not None:
+                action()
 
     def error(self, error: BaseException, doing: str = "", about: str = "") -> None:
         """Show an error as a sentence."""
@@ -93,7 +107,7 @@ class Notice(widgets.HBox):  # type: ignore[misc]
     def drop(self, about: str) -> None:
         """Remove a notice that no longer applies."""
         with self._lock:
-            kept = [line for line in self._lines if line[2] != about]
+            kept = [line for line in self._lines if line.about != about]
             if len(kept) < len(self._lines):
                 self._lines = kept
                 self._show()
@@ -104,19 +118,16 @@ class Notice(widgets.HBox):  # type: ignore[misc]
             self._lines.clear()
             self._show()
 
-    def _show(self, new: bool = False) -> None:
-        """Show all lines. new: the first line is new; only it gets a role, since a screen reader
-        reads each text with a role again when it is written.
-        """
-        lines = []
-        for at, (level, text, *_) in enumerate(self._lines):
-            role = "alert" if level == "error" else "status"
-            attribute = f' role="{role}"' if new and at == 0 else ""
-            lines.append(f'<div class="{_CLASSES[level]}"{attribute}>{html.escape(text)}</div>')
-        self._text.value = "".join(lines)
-        self.children = (
-            self._text,
-            *(offer for *_, offer in self._lines if offer is not None),
-            self._close,
+    def _show(self) -> None:
+        self._put(
+            "notices",
+            [
+                {
+                    "number": line.number,
+                    "level": line.level,
+                    "text": cut(line.text, _BYTES),
+                    "offer": cut(line.offer, _BYTES // 4),
+                }
+                for line in self._lines
+            ],
         )
-        shown(self, bool(self._lines))

@@ -5,152 +5,140 @@ typed values, and keeps invalid ones until they are corrected.
 from __future__ import annotations
 
 import ast
-import contextlib
-import html
-import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
-
-import ipywidgets as widgets
 
 from workbench.settings import Settings, SettingsError, metadata_of
 from workbench.settings.setting_text import same, typed
 from workbench.ui import texts
-from workbench.ui.controls.widget_utils import shown
+from workbench.ui.canvas.transport.messages import cut
+
+_BYTES = 12_000
+"""Bytes of a value or of a reason as JSON, so that both fit into one message."""
+Entered = str | bool
+"""What a control shows, and what a user enters: text, one of its options, or a tick."""
 
 
 class SettingControl:
-    """The control of setting `name`. `means` converts the widget's value to the setting's,
-    `write` shows a value of the setting.
+    """The control of setting `name`. `means` converts what is entered to the setting's value,
+    `words` converts a value of the setting to what is shown.
     """
 
     def __init__(
         self,
         name: str,
-        widget: widgets.Widget,
         means: Callable[[Any], Any],
-        write: Callable[[Any], None],
+        words: Callable[[Any], Entered],
+        options: Sequence[str] = (),
+        placeholder: str = "",
     ) -> None:
-        self.name, self.widget, self.means, self.write = name, widget, means, write
+        self.name, self.means, self.words = name, means, words
+        self.options = tuple(options)
+        """The options of a choice; empty: there is a box for text, or a tick."""
+        self.placeholder = placeholder
+        """What an empty box means."""
+        self.shown: Entered = ""
         self.why = ""
         """Why the shown value was refused; "": it is the setting's value."""
-        self._row: widgets.Box | None = None
-        self._reason: widgets.HTML | None = None
 
     def read(self) -> Any:
         """The shown value."""
-        return self.means(self.widget.value)
+        return self.means(self.shown)
 
-    def stands_in(self, row: widgets.Box) -> None:
-        """Set the box that contains the widget; the reason of a refusal is added at its end."""
-        self._row = row
+    def write(self, value: Any) -> None:
+        """Show a value of the setting."""
+        self.shown = self.words(value)
 
-    def mark(self, why: str) -> None:
-        """Show below the value why it was refused; "": it is valid."""
-        if why == self.why:
-            return
-        self.why = why
-        (self.widget.add_class if why else self.widget.remove_class)("wb-refused")
-        if self._row is None:
-            return
-        if self._reason is None:
-            # Made when first needed, and added at the end, so that the page does not draw the other
-            # widgets again.
-            self._reason = widgets.HTML().add_class("wb-why")
-            self._row.children = (*self._row.children, self._reason)
-        # a text may begin with the name of a setting, which keeps its case
-        text = why[:1].upper() + why[1:] if why.partition(" ")[0].isalpha() else why
-        self._reason.value = f'<span role="alert">⚠ {html.escape(text)}</span>' if why else ""
-        shown(self._reason, bool(why))
+    def described(self) -> dict[str, Any]:
+        """What the front end shows now. why: the reason of a refusal, as a sentence."""
+        why = cut(_as_sentence(self.why), _BYTES)
+        shown = self.shown if isinstance(self.shown, bool) else cut(self.shown, _BYTES)
+        return {"shown": shown, "why": why}
 
 
 class SettingControls:
-    """The controls of the settings, each made when it is first asked for. An invalid value stays
-    in its box until it is corrected, or the setting is changed elsewhere.
+    """The controls of all settings. An invalid value stays in its box until it is corrected, or the
+    setting is changed elsewhere.
 
     edited(name, value): sets the setting, and returns why that was refused, or "". refused():
-    called when the refused settings have changed.
+    called when the refused settings have changed. put: sends plain data to the front end. names:
+    the settings that have controls.
     """
 
     def __init__(
-        self, settings: Settings, edited: Callable[[str, Any], str], refused: Callable[[], None]
+        self,
+        settings: Settings,
+        edited: Callable[[str, Any], str],
+        refused: Callable[[], None],
+        put: Callable[[str, Any], None],
+        names: Iterable[str] = tuple(Settings.model_fields),
     ) -> None:
-        self._settings, self._edited, self._refused = settings, edited, refused
-        self._here = threading.local()
-        """By thread. `showing`: the thread updates the controls, so that its changes are not the
-        user's. `entered`: the control whose new value the thread sets.
-        """
-        self._controls: dict[str, SettingControl] = {}
+        self._settings, self._edited = settings, edited
+        self._refused, self._put = refused, put
+        self._entered = ""
+        """The setting whose new value is being set."""
+        self._controls = {name: make(name, getattr(settings, name)) for name in names}
 
     def __getitem__(self, name: str) -> SettingControl:
-        if name not in self._controls:
-            control = self._controls[name] = make(name, getattr(self._settings, name))
-            # The value that the user sent, and not the present one, which another thread may have
-            # overwritten with the old setting.
-            control.widget.observe(lambda change: self._changed(control, change["new"]), "value")
         return self._controls[name]
 
     @property
     def refused(self) -> list[str]:
         """The settings whose entered values were refused."""
-        return [
-            name
-            for name in Settings.model_fields
-            if name in self._controls and self._controls[name].why
-        ]
-
-    @contextlib.contextmanager
-    def showing(self) -> Iterator[None]:
-        """Context manager in which this thread's changes of the controls are not the user's."""
-        before, self._here.showing = self.shows, True
-        try:
-            yield
-        finally:
-            self._here.showing = before
-
-    @property
-    def shows(self) -> bool:
-        """Whether this thread updates the controls."""
-        return getattr(self._here, "showing", False)
+        return [name for name, control in self._controls.items() if control.why]
 
     def show(self, settings: Settings) -> None:
         """Set the controls to these settings. A refused value stays where its setting has not
         changed.
         """
         before, self._settings = self._settings, settings
-        with self.showing():
-            for name, control in self._controls.items():
-                value = getattr(settings, name)
-                if (
-                    control.why
-                    and same(value, getattr(before, name))
-                    and name != getattr(self._here, "entered", "")
-                ):
-                    continue
-                self._mark(control, "")
-                if not same(control.read(), value):
-                    control.write(value)
+        for name, control in self._controls.items():
+            value = getattr(settings, name)
+            if control.why and same(value, getattr(before, name)) and name != self._entered:
+                continue
+            self._mark(control, "")
+            if not same(control.read(), value):
+                control.write(value)
+        self.send()
 
-    def _changed(self, control: SettingControl, entered: Any) -> None:
-        if self.shows:
-            return
-        self._here.entered = control.name
+    def enter(self, name: str, entered: Entered) -> None:
+        """Set a setting to what a user has entered into its control."""
+        control = self._controls[name]
+        control.shown = entered
+        self._entered = name
         try:
-            why = self._edited(control.name, control.means(entered))
+            why = self._edited(name, control.means(entered))
         finally:
-            self._here.entered = ""
-        with self.showing():
-            if why:
-                control.widget.value = entered
-            self._mark(control, why)
+            self._entered = ""
+        if why:
+            control.shown = entered
+        self._mark(control, why)
+        self.send()
+
+    def write(self, name: str, value: Any) -> None:
+        """Show a value that the setting need not have, in place of what was entered."""
+        self._controls[name].write(value)
+        self._mark(self._controls[name], self._edited(name, value))
+
+    def send(self) -> None:
+        """Send what the controls show. changed: whether the setting differs from its default."""
+        for name, control in self._controls.items():
+            default = Settings.model_fields[name].default
+            changed = not same(getattr(self._settings, name), default)
+            self._put(f"field.{name}", {**control.described(), "changed": changed})
 
     def _mark(self, control: SettingControl, why: str) -> None:
         changes = bool(control.why) != bool(why)
-        control.mark(why)
+        control.why = why
         if changes:
             self._refused()
+
+
+def _as_sentence(why: str) -> str:
+    """A text may begin with the name of a setting, which keeps its case."""
+    return why[:1].upper() + why[1:] if why.partition(" ")[0].isalpha() else why
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +163,7 @@ def make(name: str, value: Any) -> SettingControl:
     if s.types == (bool,) and s.choices:
         control = _choice(name, {texts.NO: False, texts.YES: True} | {str(c): c for c in s.choices})
     elif s.types == (bool,):
-        control = _choice(name, _BOOLEANS) if s.optional else _checkbox(name)
+        control = _choice(name, _BOOLEANS) if s.optional else SettingControl(name, bool, bool)
     elif s.choices and not s.types:
         control = _choice(
             name,
@@ -188,12 +176,11 @@ def make(name: str, value: Any) -> SettingControl:
     return control
 
 
-def tooltip(name: str) -> str:
-    """The help of a setting, with its unit."""
-    unit = metadata_of(name).unit
+def explanation(name: str) -> str:
+    """The help of a setting, and how a count is told from a fraction where it takes both."""
     both = {int, float} <= set(shape(name).types)
-    kinds = texts.WHOLE_OR_FRACTION if both else ""
-    return f"{Settings.model_fields[name].description}{f' ({unit})' if unit else ''}{kinds}"
+    help_text = Settings.model_fields[name].description or ""
+    return f"{help_text}{texts.WHOLE_OR_FRACTION if both else ''}"
 
 
 _NOTHING = ("none", "off")
@@ -201,35 +188,17 @@ _WORDS = {"yes": True, "on": True, "true": True, "no": False, "false": False}
 _BOOLEANS = {texts.AUTO: None, texts.YES: True, texts.NO: False}
 _NONE = {"monitor_mode": texts.MONITOR_MODE_BY_NAME}
 """The label of None, where it is not "none"."""
-_WIDE = {"description_width": "184px"}  # as long as the longest name, marked
-
-
-def _common(name: str) -> dict[str, Any]:
-    """The arguments that all controls share. A control has the name that the setting has in
-    code.
-    """
-    return {
-        "description": name,
-        "tooltip": tooltip(name),
-        "style": dict(_WIDE),
-        "layout": widgets.Layout(width="auto"),
-    }
-
-
-def _checkbox(name: str) -> SettingControl:
-    box = widgets.Checkbox(**{**_common(name), "style": {"description_width": "0"}}, indent=False)
-    return SettingControl(
-        name, box, lambda shown: shown, lambda value: setattr(box, "value", bool(value))
-    )
 
 
 def _choice(name: str, options: dict[str, Any]) -> SettingControl:
-    box = widgets.Dropdown(options=list(options), **_common(name))
-    # for the widget, the value None means that nothing is chosen
     words = {value: word for word, value in options.items()}
-    return SettingControl(
-        name, box, lambda word: options[word], lambda value: setattr(box, "value", words[value])
-    )
+
+    def means(word: str) -> Any:
+        if word not in options:
+            return ParseError(str(word))
+        return options[word]
+
+    return SettingControl(name, means, lambda value: words[value], tuple(options))
 
 
 def _text(name: str, s: Shape) -> SettingControl:
@@ -239,21 +208,17 @@ def _text(name: str, s: Shape) -> SettingControl:
     default = Settings.model_fields[name].default
     # its default is shown as a number, too
     number = s.types in ((int,), (float,)) and not s.optional
-    box = widgets.Text(
-        placeholder=typed(name, default) if number else _default_in_words(name),
-        continuous_update=False,
-        **_common(name),
-    )
 
-    def write(value: Any) -> None:
-        box.value = "" if not number and same(value, default) else typed(name, value)
+    def words(value: Any) -> str:
+        return "" if not number and same(value, default) else typed(name, value)
 
-    def means(line: str) -> Any:
-        value = parse(name, line, bool in s.types)
+    def means(line: Any) -> Any:
+        value = parse(name, str(line), bool in s.types)
         settled = _settled(name, value)
         return value if settled is None else settled[0]
 
-    return SettingControl(name, box, means, write)
+    placeholder = typed(name, default) if number else _default_in_words(name)
+    return SettingControl(name, means, words, placeholder=placeholder)
 
 
 def _flatten(annotation: Any) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:

@@ -172,7 +172,65 @@ export interface Failed {
   traceback: string;
 }
 
+/** A button of the panel. `off`: a click has no effect now; `pressed`: of one that stays pressed. */
+export interface ButtonState {
+  text: string;
+  tooltip: string;
+  off: boolean;
+  disabled: boolean;
+  visible: boolean;
+  pressed?: boolean;
+}
+
+/** What the control of a setting shows. `why`: why it was refused; `changed`: whether the setting differs from its default. */
+export interface FieldState {
+  shown: string | boolean;
+  why: string;
+  changed: boolean;
+}
+
+/** What stands beside the boxes of the four steps; placeholders and help by setting. */
+export interface Steps {
+  each: string;
+  placeholders: Record<string, string>;
+  help: Record<string, string>;
+  optimizers: number;
+  optimizer: number;
+}
+
+export interface FormSetting {
+  name: string;
+  help: string;
+  unit: string;
+  options: string[];
+  placeholder: string;
+  /** What is entered to have the default again, and the default in words. */
+  default: string | boolean;
+  default_words: string;
+}
+
+export interface FormGroup {
+  group: string;
+  title: string;
+  settings: FormSetting[];
+}
+
+export interface NoticeLine {
+  number: number;
+  level: "info" | "warning" | "error";
+  text: string;
+  /** The text of its button; "": it has none. */
+  offer: string;
+}
+
 export interface State {
+  title?: [name: string, facts: string];
+  buttons?: Record<string, ButtonState>;
+  steps?: Steps;
+  form?: FormGroup[];
+  notices?: NoticeLine[];
+  frozen?: boolean; // nothing of the followed job can be changed
+  writing?: string; // where the script is about to be written; "": nowhere
   followed?: boolean; // one job of another process: cards of what it is not are left out
   runs?: { columns: string[]; rows: RunRow[]; more: number };
   moving?: Partial<RunRow>[]; // the present values of runs that run

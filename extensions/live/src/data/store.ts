@@ -4,9 +4,9 @@ import { focusIn } from "../shared/dom";
 import type { AnyModel } from "./anywidget";
 import { watchKernel } from "./kernel";
 import { Table } from "./table";
-import { isDraw, type State } from "./messages";
+import { isDraw, type FieldState, type State } from "./messages";
 
-export type Topic = keyof State | "fit" | "val" | "curve" | "earlier" | "heat" | "picked" | "clock" | "notes" | "marker" | "clip" | "lost" | "drawer";
+export type Topic = keyof State | "fit" | "val" | "curve" | "earlier" | "heat" | "picked" | "clock" | "notes" | "field" | "marker" | "clip" | "lost" | "drawer";
 type Listener = (topics: ReadonlySet<Topic>) => void;
 
 const ASK_AGAIN_MS = 2000;
@@ -91,6 +91,11 @@ export class Store {
   setViewOption(name: string, how: unknown): void {
     this.model.set("looks", { ...(this.model.get("looks") as Record<string, unknown>), [name]: how });
     this.model.save_changes();
+  }
+
+  /** What the control of a setting shows; undefined: Python has not said it. */
+  field(name: string): FieldState | undefined {
+    return (this.state as Record<string, unknown>)[`field.${name}`] as FieldState | undefined;
   }
 
   /** The open tab of the drawer, of which Python sends what it draws; "": none is open. */

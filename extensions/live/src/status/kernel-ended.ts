@@ -22,7 +22,7 @@ export class KernelEnded {
     this.root.hidden = true;
   }
 
-  /** Show the banner in this view, and take the controls round the canvas and within it away from clicks and keys. */
+  /** Show the banner in this view, and take the controls away from clicks and keys. */
   draw(view: HTMLElement): void {
     if (!this.store.lost) return;
     const run = this.store.state.progress?.run ?? "";
@@ -33,9 +33,5 @@ export class KernelEnded {
     view.toggleAttribute("data-lost", true);
     for (const control of view.querySelectorAll<HTMLButtonElement>("button, input, select")) control.disabled ||= !this.root.contains(control);
     for (const handle of view.querySelectorAll<HTMLElement>(".wb-handle")) handle.inert = true;
-    const panel = view.closest<HTMLElement>(".wb-panel");
-    if (panel === null) return;
-    panel.toggleAttribute("data-lost", true);
-    for (const part of panel.children) if (part instanceof HTMLElement && !part.contains(view)) part.inert = true;
   }
 }

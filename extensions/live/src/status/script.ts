@@ -17,6 +17,8 @@ export class Script {
   private readonly format = el("select", "", "", { "aria-label": words.format });
   private readonly options = el("div", "wb-script-options", "", { role: "group", "aria-label": words.options });
   private readonly refused = el("span", "wb-script-refused", "", { role: "status" });
+  private readonly write = el("button", "wb-tool wb-strong", words.write, { type: "submit", title: words.writeTooltip });
+  private readonly writing = el("span", "wb-script-writing", "", { role: "status" });
   private readonly ticks = new Map<string, HTMLInputElement>();
   private readonly code = el("pre", "", "", { tabindex: "0", role: "region", "aria-label": words.text });
 
@@ -24,11 +26,10 @@ export class Script {
     const [head, foot, tools] = [el("header", "wb-head"), el("form", "wb-script-foot"), el("span", "wb-tools")];
     const copy = el("button", "wb-tool", texts.copy, { type: "button", title: words.copyTooltip });
     const close = el("button", "wb-tool", texts.close, { type: "button", title: words.closeTooltip });
-    const write = el("button", "wb-tool wb-strong", words.write, { type: "submit", title: words.writeTooltip });
     tools.append(copy, close);
     head.append(this.title, this.length, tools);
     for (const [value, text] of Object.entries(words.formats)) this.format.append(el("option", "", text, { value }));
-    foot.append(this.format, this.path, write);
+    foot.append(this.format, this.path, this.write, this.writing);
     this.options.append(el("span", "", words.options));
     for (const [name, [text, tooltip]] of Object.entries(words.option)) this.options.append(this.option(name, text, tooltip));
     this.options.append(this.refused);
@@ -61,6 +62,9 @@ export class Script {
     const parts = Array.from({ length: script.parts }, (_, i) => this.part(i));
     if (!parts.every((part) => part?.of === script.of)) return;
     this.root.hidden = false;
+    const { writing = "" } = this.store.state;
+    setText(this.writing, writing && words.verifying(writing));
+    this.write.disabled = writing !== "" || this.store.lost;
     this.format.value = script.format;
     this.options.hidden = !["script", "notebook"].includes(script.format);
     for (const [name, tick] of this.ticks) {

@@ -10,7 +10,7 @@ import pytest
 
 from tests.ui.canvas.test_widget import Screen, started
 from tests.ui.fakes import FakeBench, FakeJob, decays, flush, recipes, sizes, speeds, sweep, tuning
-from tests.ui.test_panel import answer, said, use, visible
+from tests.ui.test_panel import answer, asked, said, use
 from tests.waiting import wait_for
 from workbench.events import (
     Event,
@@ -119,12 +119,12 @@ def test_race_and_tune_are_buttons_whose_code_is_shown() -> None:
 def test_workers_precision_and_decay_have_a_find_button_in_the_form(name: str, value: Any) -> None:
     bench = FakeBench()
     panel, lines = Panel(bench), said(bench)
-    panel.form.find[name].click()
+    asked(panel, "press", button=f"find_{name}")
     wait_for(lambda: answer(panel, f"find_{name}"))
     assert getattr(bench.settings, name) != value, "nothing is applied without a click"
     use(panel, f"find_{name}")
     assert getattr(bench.settings, name) == value
-    assert panel.form.controls[name].read() == value
+    assert panel.controls[name].read() == value
     assert answer(panel, f"find_{name}") == f"{value} in use"
     assert lines[-1] == f"bench.set({name}={value!r})"
 
@@ -132,11 +132,11 @@ def test_workers_precision_and_decay_have_a_find_button_in_the_form(name: str, v
 def test_a_recipe_has_a_find_button_at_the_optimizer() -> None:
     bench = FakeBench()
     panel, lines = Panel(bench), said(bench)
-    panel.form.find["optimizer"].click()
+    asked(panel, "press", button="find_optimizer")
     wait_for(lambda: answer(panel, "find_recipe") == "muon, lr=0.03, cosine")
     use(panel, "find_recipe")
     assert (bench.settings.optimizer, bench.settings.lr) == ("muon", 0.03)
-    assert panel.form.controls["optimizer"].read() == "muon"
+    assert panel.controls["optimizer"].read() == "muon"
     assert lines[0] == "bench.find_recipe()"
 
 
@@ -437,8 +437,8 @@ def runs_the_same(lines: list[str], last: Callable[[FakeBench], Any]) -> Any:
 
 def test_keeping_the_effective_batch_takes_both_settings_with_one_line(bench: FakeBench) -> None:
     panel, lines = Panel(bench), said(bench)
-    assert panel.header.keep.description == "Keep effective batch at 512"
-    panel.header.keep.value = True
+    assert panel.header.keep.text == "Keep effective batch at 512"
+    panel.header.keep.pressed = True
     panel.header.find_batch_size.click()
     wait_for(lambda: answer(panel, "find_batch_size") == "2 x 256")
     use(panel, "find_batch_size")
@@ -450,7 +450,7 @@ def test_keeping_the_effective_batch_takes_both_settings_with_one_line(bench: Fa
     assert answer(panel, "find_batch_size") == "2 x 256 in use"
     ask(panel, "use_batch_size", value=64, batches=8)
     assert lines[-1] == "bench.set(batch_size=64, accumulate_grad_batches=8)"
-    assert panel.header.keep.description == "Keep effective batch at 512"
+    assert panel.header.keep.text == "Keep effective batch at 512"
     wait_for(lambda: panel.canvas._picture.outbox._values["chosen"] == {"size": 64, "batches": 8})
     assert runs_the_same(lines, lambda bench: bench.settings) == bench.settings
     ask(panel, "use_batch_size", value=16)
@@ -459,11 +459,11 @@ def test_keeping_the_effective_batch_takes_both_settings_with_one_line(bench: Fa
 
 def test_an_effective_batch_that_changes_cannot_be_kept(bench: FakeBench) -> None:
     panel = Panel(bench)
-    panel.header.keep.value = True
+    panel.header.keep.pressed = True
     bench.set(accumulate_grad_batches={0: 8, 4: 4})
     wait_for(lambda: "changes during the fit" in panel.header.keep.tooltip)  # it is said last
     assert panel.header.keep.disabled
-    assert panel.header.keep.value is False
+    assert panel.header.keep.pressed is False
 
 
 def test_a_choice_of_optimizer_decides_what_find_sweeps_and_what_is_offered(
@@ -471,11 +471,11 @@ def test_a_choice_of_optimizer_decides_what_find_sweeps_and_what_is_offered(
 ) -> None:
     bench.summary = type(bench.summary)(optimizers=2)
     panel, lines = Panel(bench), said(bench)
-    assert visible(panel.header.optimizer)
+    assert panel.header.optimizers > 1
     panel.header.find_lr.click()
     wait_for(lambda: answer(panel, "find_lr") == "4.7e-3")
     assert bench.jobs[0].wait(60)  # else a click starts no other one
-    panel.header.optimizer.value = 1
+    asked(panel, "choose_optimizer", number=1)
     assert answer(panel, "find_lr") == "", "nothing is known of it yet"
     panel.header.find_lr.click()
     wait_for(lambda: answer(panel, "find_lr"))
@@ -484,14 +484,14 @@ def test_a_choice_of_optimizer_decides_what_find_sweeps_and_what_is_offered(
     use(panel, "find_lr")
     assert lines[-1] == "bench.set(lr=0.0094)"
     assert answer(panel, "find_lr") == "4.7e-3 (lr=9.4e-3) in use"
-    panel.header.optimizer.value = 0
+    asked(panel, "choose_optimizer", number=0)
     assert answer(panel, "find_lr") == "4.7e-3"
     assert panel.canvas._picture.outbox._values["swept"]["optimizer"] == 0
     assert runs_the_same(lines, lambda bench: bench.settings) == bench.settings
 
     bench.find_lr(optimizer=1)  # from code: the panel follows
-    wait_for(lambda: panel.header.optimizer.value == 1)
-    assert not visible(Panel(FakeBench()).header.optimizer)
+    wait_for(lambda: panel.header.optimizer == 1)
+    assert Panel(FakeBench()).header.optimizers == 1
 
 
 def test_a_panel_made_later_has_the_earlier_curves_of_each_optimizer(bench: FakeBench) -> None:
@@ -503,7 +503,7 @@ def test_a_panel_made_later_has_the_earlier_curves_of_each_optimizer(bench: Fake
     assert panel.dispatcher.drain(60)
     values = panel.canvas._picture.outbox._values
     assert [curve["run"] for curve in values["earlier_curves"]] == ["find_lr-5"]
-    panel.header.optimizer.value = 0
+    asked(panel, "choose_optimizer", number=0)
     assert [curve["run"] for curve in values["earlier_curves"]] == ["find_lr-2", "find_lr-3"]
     assert values["swept"]["run"] == "find_lr-4"
 

@@ -1,4 +1,4 @@
-"""What marimo shows of a bench: its panel within one anywidget, which lives as long as the cell that has made it."""
+"""What marimo shows of a bench: the anywidget of its panel, which lives as long as the cell that has made it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from torch import nn
 import workbench as wb
 from tests.ui.test_panel import collected
 from tests.waiting import wait_for
-from workbench.ui.controls.widget_utils import tree
-from workbench.ui.embedded import EmbeddedPanel
+from workbench.ui.canvas.widget import LiveView
 from workbench.ui.panel import Panel
 
 
@@ -27,30 +26,30 @@ def make_bench(root: Path, **settings: int) -> wb.Workbench:
     )
 
 
-def cell_runs_again(shown: EmbeddedPanel) -> None:
+def cell_runs_again(shown: LiveView) -> None:
     """What marimo does to the widgets of a cell before it runs again."""
-    for widget in (shown, *tree(shown.panel)):
+    for widget in (shown, shown.layout):
         widget.comm.close()
 
 
 def test_marimo_shows_the_panel_until_its_cell_runs_again(tmp_path: Path) -> None:
     with make_bench(tmp_path) as bench:
         shown = bench._display_()
-        assert isinstance(shown, EmbeddedPanel)
-        panel = shown.panel
-        assert panel is Panel.of(bench)
+        panel = Panel.of(bench)
+        assert shown is panel.canvas
         assert bench._display_() is shown
-        assert {widget._model_name: widget.keys for widget in tree(panel)} == shown.names
         cell_runs_again(shown)
         sent = []
         panel.canvas.comm.send = lambda **message: sent.append(message)
         panel.canvas.send({"type": "draw"})
         assert sent == []
         again = bench._display_()
-        assert again.panel is Panel.of(bench) is not panel
+        new = Panel.of(bench)
+        assert again is new.canvas
+        assert new is not panel
         bench.set(lr=0.02)
-        assert again.panel.dispatcher.drain(60)
-        assert (again.panel.canvas.marker, panel.canvas.marker) == (0.02, 1e-3)
+        assert new.dispatcher.drain(60)
+        assert (new.canvas.marker, panel.canvas.marker) == (0.02, 1e-3)
 
 
 def test_a_new_panel_closes_those_of_other_benches_that_no_cell_shows(tmp_path: Path) -> None:
@@ -58,7 +57,7 @@ def test_a_new_panel_closes_those_of_other_benches_that_no_cell_shows(tmp_path: 
     old = make_bench(tmp_path)
     shown = old._display_()
     models, bench, module = (
-        {widget.model_id for widget in (shown, *tree(shown.panel))},
+        {shown.model_id, shown.layout.model_id},
         weakref.ref(old),
         weakref.ref(old.model),
     )
@@ -70,7 +69,7 @@ def test_a_new_panel_closes_those_of_other_benches_that_no_cell_shows(tmp_path: 
         assert models.isdisjoint(_instances)
         wait_for(lambda: collected(bench) and collected(module))
         assert panel.notice.lines == []
-        assert Panel.of(beside).comm is not None, "a panel that is still shown stays"
+        assert Panel.of(beside).canvas.comm is not None, "a panel that is still shown stays"
 
 
 def test_a_job_of_a_bench_that_no_cell_shows_can_be_stopped(tmp_path: Path) -> None:
@@ -85,14 +84,11 @@ def test_a_job_of_a_bench_that_no_cell_shows_can_be_stopped(tmp_path: Path) -> N
         assert level == "warning"
         assert f"{job.id}, {queued.id}" in text
         fit = new.fit()
-        [stop] = [
-            one
-            for one in panel.notice.children
-            if getattr(one, "description", "").startswith("Stop")
-        ]
-        assert stop.description == f"Stop {job.id}, {queued.id}"
-        stop.click()
+        [(number, offer)] = panel.notice.offers.items()
+        assert offer == f"Stop {job.id}, {queued.id}"
+        ask = {"type": "ask", "what": "answer_notice", "number": number}
+        panel.canvas._heard(panel.canvas, ask, [])
         assert fit.wait(120)
         assert (job.status, queued.status, fit.status) == ("stopped", "stopped", "finished")
         assert panel.notice.lines == []
-        assert stop not in panel.notice.children
+        assert panel.notice.offers == {}
