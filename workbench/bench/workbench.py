@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import json
 import sys
@@ -959,6 +960,19 @@ class Workbench(TrialBench):
     def _display_(self) -> Any:
         """Return the panel for marimo to display."""
         return self._panel()._display_()
+
+    @functools.cached_property
+    def controls(self) -> Any:
+        """ipywidgets for its settings, to show among other widgets of a notebook:
+        `bench.controls["lr"]` is a number box, others are a text, a choice or a tick. A change in
+        one changes the setting, and the other way. A refused value stays in its box, with the
+        reason in its description.
+
+        SettingsError: there is no setting of that name. ImportError: ipywidgets is not installed.
+        """
+        from workbench.ui.controls.setting_widgets import SettingWidgets
+
+        return SettingWidgets(self)
 
     def _panel(self) -> Any:
         from workbench.ui.panel import Panel
