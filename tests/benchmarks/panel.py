@@ -1,7 +1,7 @@
 """What the live panel costs, in a real browser: `python -m tests.benchmarks.panel [part …]`.
 
 Parts: `slowdown` (training with the panel open against the same without), `drawing` (ten updates a second of 10 lines x 2000
-points and a heat map of 50 x 500), `long` (a run of a million updates, opened), `latency` (from the loss to the screen) and
+points and a heat map of 50 x 500), `reload` (a page with many panels, loaded again while one trains), `long` (a run of a million updates, opened), `latency` (from the loss to the screen) and
 `peers` (other displays of a training loop). The kernel has a core of its own, and torch one thread; browser and server have
 the other cores. "Slower" is by the clock, medians of interleaved rounds, with their quartiles; "work" is by the processor
 time of the kernel's process.
@@ -20,7 +20,7 @@ from tests.benchmarks.panels import turns
 from tests.benchmarks.panels.stage import Watch, ask, stage
 from tests.benchmarks.panels.tape import SOCKET, recorded
 
-PARTS = ("slowdown", "drawing", "long", "latency", "peers")
+PARTS = ("slowdown", "drawing", "reload", "long", "latency", "peers")
 _PAINTS = """() => {
   window.__paints = {};
   const clear = CanvasRenderingContext2D.prototype.clearRect;
@@ -115,6 +115,45 @@ def drawing(seconds: float) -> None:
         )
         watch.close()
         lab.screenshot("benchmark-drawing")
+
+
+_BACK = """(many) => {
+  const titles = [...document.querySelectorAll('.wb-panel .wb-title b')].filter((title) => title.textContent);
+  return titles.length === many && document.querySelector('.wb-panel .wb-loss .wb-key')?.textContent.includes('smoothed');
+}"""
+
+
+def reload(many: int) -> None:
+    """A cell that shows `many` benches, of which the last one trains: how long after its notebook is there all panels are.
+
+    Without the tables that stay: JupyterLab shows 50 outputs of a cell.
+    """
+    cells = [
+        "from tests.benchmarks.panels import fits\nimport tempfile\nfrom ipywidgets.widgets.widget import _instances\n"
+        f"benches = [fits.bench(tempfile.mkdtemp(), fits.noted_loss) for _ in range({many})]",
+        "before = len(_instances)\nfor bench in benches[::-1]:\n    display(bench._display_())",
+    ]
+    with stage(cells) as lab:
+        lab.page.wait_for_function(
+            "(many) => document.querySelectorAll('.wb-panel').length === many", arg=many
+        )
+        models = ask(lab, "(len(_instances) - before) / len(benches)")
+        lab.save()
+        lab.execute("job = benches[-1].fit(max_steps=10**9)")
+        took = []
+        for _ in range(3):
+            began = time.monotonic()
+            lab.page.reload(wait_until="domcontentloaded")
+            lab.page.locator(".jp-NotebookPanel .jp-Cell .cm-content").first.wait_for()
+            there = time.monotonic()
+            lab.page.wait_for_function(_BACK, arg=many, polling=20)
+            took.append((there - began, time.monotonic() - there))
+        lab.screenshot(f"benchmark-reload-{many}")
+    page, panels = (statistics.median(one[i] for one in took) for i in (0, 1))
+    print(
+        f"{many} panels of {models:.0f} models: the notebook is there {page:.1f} s after the page is asked for, "
+        f"all panels {panels:.1f} s later"
+    )
 
 
 def long_runs() -> None:
@@ -223,6 +262,9 @@ def main() -> None:
                 slowdown(10 * given.rounds)
             case "drawing":
                 drawing(20.0)
+            case "reload":
+                for many in (1, 8, 20):
+                    reload(many)
             case "long":
                 long_runs()
             case "latency":
