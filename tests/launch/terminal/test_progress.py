@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -67,6 +69,21 @@ def test_a_batch_size_is_named_while_it_is_tried(line) -> None:
     start = RunStarted("b", "find_batch_size", {}, "cpu")
     assert "trying size=64" in line(start, TrialStarted(64))
     assert "size=64 does not fit" in line(start, TrialStarted(64), Trial(64, False))
+
+
+def test_a_notebook_shows_it_as_plain_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ProgressBar("fit", NOW) as bar:
+        bar.show([START], 0)
+    assert "0/1000" in capsys.readouterr().err
+    monkeypatch.setitem(
+        sys.modules, "ipykernel.iostream", SimpleNamespace(OutStream=type(sys.stdout))
+    )
+    with ProgressBar("fit", NOW) as bar:
+        bar.show([START], 0)
+    output = capsys.readouterr()
+    assert ("0/1000" in output.out, output.err) == (True, "")
 
 
 def test_a_resumed_run_goes_on_where_it_was_at_the_speed_of_now(line) -> None:
