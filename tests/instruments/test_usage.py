@@ -23,7 +23,7 @@ def test_what_the_library_does_not_know_is_unknown(monkeypatch):
         raise ModuleNotFoundError("nvidia-ml-py does not seem to be installed")
 
     machine = Usage(torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "utilization", fails)
-    assert machine.look()[1] is None
     monkeypatch.setattr(torch.cuda, "utilization", lambda device: 87)
     assert machine.look()[1] == pytest.approx(0.87)
+    monkeypatch.setattr(torch.cuda, "utilization", fails)
+    assert machine.look()[1] is None

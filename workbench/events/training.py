@@ -84,10 +84,11 @@ class StepsDone:
     here, were made of, on all ranks; None: unknown.
     """
     cpu: float | None = None
-    gpu: float | None = None
-    """How busy all cores of the machine were, and the GPU of the process that writes the record,
-    from 0 to 1, in the last second or longer; None: unknown.
+    """How busy all cores of the machine were, from 0 to 1, in the last second or longer; None:
+    unknown.
     """
+    gpu: float | None = None
+    """How busy the GPU was of the process that writes the record, from 0 to 1; None: unknown."""
 
     @property
     def busy(self) -> list[str]:

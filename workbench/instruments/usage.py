@@ -8,8 +8,6 @@ Source: psutil.cpu_percent, NVIDIA's and AMD's management libraries by torch.cud
 
 from __future__ import annotations
 
-import contextlib
-
 import psutil
 import torch
 
@@ -18,7 +16,7 @@ class Usage:
     """Looks at the machine from time to time. Make it, and call it, in one thread."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._gpu = device if device.type == "cuda" else None
         psutil.cpu_percent()  # later ones count from here
 
     def look(self) -> tuple[float, float | None]:
@@ -29,8 +27,9 @@ class Usage:
         return psutil.cpu_percent() / 100, self._device_share()
 
     def _device_share(self) -> float | None:
-        if self._device.type == "cuda":
-            # what is not installed, and what a virtual GPU does not tell
-            with contextlib.suppress(Exception):
-                return torch.cuda.utilization(self._device) / 100
+        if self._gpu is not None:
+            try:
+                return torch.cuda.utilization(self._gpu) / 100
+            except Exception:  # noqa: BLE001 - not installed, or a virtual GPU that does not tell
+                self._gpu = None
         return None

@@ -173,6 +173,18 @@ class TestPower:
         assert found.ended == "32 takes too long"
         assert found.best == 16
 
+    @pytest.mark.parametrize("present", [12, 100])
+    def test_the_present_size_is_tried_however_long_it_takes(self, present):
+        found = search(
+            Device(10**6),
+            present=present,
+            too_long=lambda passed, size: f"{size} takes too long" if len(passed) > 3 else "",
+        )
+        assert sizes(found) == [2, 4, 8, 16, present]
+        assert found.ended == "32 takes too long"
+        assert search(Device(64), present=100).largest == 64
+        assert 100 not in sizes(search(Device(10**6), present=100, max_val=50))
+
     def test_max_val_is_tried_itself(self):
         found = search(Device(10**6), max_val=24, cap=1000)
         assert sizes(found) == [2, 4, 8, 16, 24]

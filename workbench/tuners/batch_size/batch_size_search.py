@@ -232,7 +232,8 @@ def search(
     may be recommended; None: it is not measured. `speeds(trials)`: compares the speeds of those
     that come into question; None: the trials' own speeds are good enough. `too_long`: no further
     size is tried when it returns a reason. `present`: the size that the user has. It is tried, too,
-    if it lies between the sizes tried, and it is recommended where no other gains clearly.
+    unless it is below `init_val` or above a limit, and it is recommended where no other gains
+    clearly.
     `effective`: an effective batch to keep, of all `ranks` together. No size is above a rank's part
     of it. Sizes that divide that part are preferred, for trials and for `best`, and the result has
     the number of batches of `best` that make it. If no size failed, memory is not the limit, and no
@@ -261,8 +262,10 @@ def search(
             ended, ceiling = _bisect(hunt, headroom)
         if ceiling is None and hunt.largest is not None:
             ceiling = _less(hunt.largest, headroom)
-    if present is not None and init_val <= present <= (hunt.largest or 0):
-        hunt.add(present)
+    failed = hunt.smallest_failed
+    beyond = limit if failed is None else failed - 1
+    if present is not None and init_val <= present and (beyond is None or present <= beyond):
+        hunt.try_present(present)
     # Where the effective batch is kept, an epoch has as many updates with any size.
     epoch, many = epoch if effective is None else None, None
     safe, scale, unknown = hunt.safe(ceiling, per_rank), NoiseScale(None, None, ""), ""
@@ -324,6 +327,8 @@ class _SizeSearch:
         self._too_long = too_long
         self.trials: list[Trial] = []
         self.why: str | None = None
+        self._is_late = False
+        """Whether time has ended the trials."""
 
     def passes(self, size: int) -> bool | None:
         """Whether a size fits: it is tried, unless it has been."""
@@ -336,6 +341,7 @@ class _SizeSearch:
             self.why = f"max_trials={self._max} reached before the limit was known"
         elif passed := [t for t in self.trials if t.ok]:
             self.why = self._too_long(passed, size) or None
+            self._is_late = self.why is not None
         if self.why is not None:
             return None
         try:
@@ -359,10 +365,15 @@ class _SizeSearch:
             self.passes(size - 1)
         return trial.fits
 
-    def add(self, size: int) -> None:
-        """Try one more size, if a trial is left."""
-        if self.why is None and len(self.trials) < self._max:
-            self.passes(size)
+    def try_present(self, size: int) -> None:
+        """Try the size that the user has, if a trial is left: also where time has ended the
+        trials.
+        """
+        if len(self.trials) >= self._max or (self.why is not None and not self._is_late):
+            return
+        ended, self.why, self._too_long = self.why, None, lambda passed, size: ""
+        self.passes(size)
+        self.why = self.why or ended
 
     def put(self, trials: Sequence[Trial]) -> None:
         """Replace the trials of these sizes."""
