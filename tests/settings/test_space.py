@@ -123,6 +123,18 @@ def test_too_many_dimensions_for_the_budget():
     assert "leave out dropout and width" in space.too_many(4)
 
 
+def test_a_trial_has_the_dimensions_of_one_optimizer_alone():
+    optimizers = {"adamw": {"lr": ...}, "sgd": {"lr": ..., "momentum": (0.8, 0.99)}}
+    space = parsed({"optimizer": optimizers})
+    assert "3 dimensions, and 4 fits" in space.too_many(4)
+    assert parsed({"optimizer": {"sgd": optimizers["sgd"]}}).too_many(4) == ""
+    assert space.too_many(4, "optimizer") == ""
+    wide = parsed({"optimizer": optimizers, "width": [64, 128]})
+    assert "3 dimensions for a value of optimizer, of which each has 4 fits" in wide.too_many(
+        8, "optimizer"
+    )
+
+
 BAD = [
     ("lr", "give names"),
     ({}, "give names"),

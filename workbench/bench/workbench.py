@@ -533,7 +533,7 @@ class Workbench(TrialBench):
                     " the trials of values that are compared: leave one out."
                 )
             refuse_unfit_sampler(method, searched, lower_is_better=mode == "min")
-        if fits is not None and (doubt := searched.too_many(fits)):
+        if fits is not None and (doubt := searched.too_many(fits, comparing)):
             warnings.warn(doubt, stacklevel=2)
         limits_by_name = checked_limits(limits)
         count = checked_count(workers, "workers", "study", least=0)

@@ -351,21 +351,47 @@ class Space:
             if dimension.has_present and len(dimension.path) == 1
         }
 
-    def too_many(self, fits: float) -> str:
-        """A warning where the space has more dimensions than the budget of whole fits can tell
-        apart; "": it has not.
+    def too_many(self, fits: float, compare: str = "") -> str:
+        """A warning where a trial has more dimensions than the budget of whole fits can tell
+        apart; "": it has not. compare: the setting whose values share the budget.
         """
-        names = [d.name for d in self.dimensions]
+        split = compare or next((d.path[0] for d in self.dimensions if len(d.path) > 1), "")
+        branches = self._branches(split)
+        names = max((branch._searched for branch in branches), key=len)
+        if compare:
+            fits /= len(branches)
+        elif len(branches) > 1:
+            names = [split, *names]
         if len(names) <= max(fits / 2, 2):
             return ""
         ranks = {name: k for k, name in enumerate(_IMPORTANT)}
         order = sorted(names, key=lambda name: (ranks.get(name, len(ranks)), names.index(name)))
         least = order[-min(2, len(names) - 2) :]
+        budget = 2 * len(names) * (len(branches) if compare else 1)
+        if compare:
+            return (
+                f"space= has {len(names)} dimensions for a value of {compare}, of which each has"
+                f" {fits:.3g} fits: these tell about {max(int(fits / 2), 2)} apart. Give"
+                f" budget={budget}, or search fewer."
+            )
         return (
             f"space= has {len(names)} dimensions, and {fits:g} fits tell about"
             f" {max(int(fits / 2), 2)} apart: leave out {' and '.join(least)}, or give"
-            f" budget={2 * len(names)}."
+            f" budget={budget}."
         )
+
+    def _branches(self, name: str) -> list[Space]:
+        """The space for each value of this choice; itself alone where the name is ""."""
+        for dimension in self.dimensions:
+            if dimension.name == name and isinstance(dimension, Choice):
+                return [self.only(name, value) for value in dimension.choices]
+        return [self]
+
+    @property
+    def _searched(self) -> list[str]:
+        """The names of the dimensions with more than one value."""
+        single = (isinstance(d, Choice) and len(d.choices) == 1 for d in self.dimensions)
+        return [d.name for d, is_one in zip(self.dimensions, single, strict=True) if not is_one]
 
     def only(self, name: str, value: Any) -> Space:
         """This space with one value of a choice, without the dimensions of its other values."""

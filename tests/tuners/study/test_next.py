@@ -177,6 +177,21 @@ def test_verdicts(baseline, best, adopt, words):
     assert verdict.text.startswith(words)
 
 
+def test_the_present_settings_are_kept_against_trials_that_have_ended():
+    present = filled([({}, 2.0), ({"lr": 0.1, "weight_decay": 0.1}, 3.0)])
+    baseline, other = present.trials
+    running = replace(other, pieces=tuple(replace(p, end=None) for p in other.pieces))
+    for trials in ((baseline,), (baseline, running)):
+        verdict = judge(replace(present, trials=trials))
+        assert verdict.adopt is None
+        assert verdict.text.startswith("no other trial has ended yet")
+    lost = replace(
+        other, pieces=tuple(replace(p, end=replace(p.end, status="failed")) for p in other.pieces)
+    )
+    verdict = judge(replace(present, trials=(baseline, lost)))
+    assert verdict.text.endswith("was better, 1 of which could not be trained")
+
+
 @pytest.mark.parametrize("status", ["failed", "stopped"])
 def test_a_fit_that_failed_or_was_stopped_is_no_win(status):
     def lost(trial, seed):

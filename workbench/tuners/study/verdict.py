@@ -49,11 +49,7 @@ def judge(record: StudyRecord) -> Verdict:
     if baseline is None or record.whole(baseline) is None:
         return Verdict("the bench's own settings have no value: nothing to compare with", None)
     if best is baseline:
-        others = sum(t is not baseline and t.origin != "by hand" for t in record.trials)
-        return Verdict(
-            f"keep the present settings: none of {counted(others, 'other trial')} was better",
-            False,
-        )
+        return _of_present(record, baseline)
     differences, lost = paired(record, best, baseline)
     remedy = f"; study.seeds({best.number}, {PAIRS + lost}) gives a verdict"
     if differences and not any(map(math.isfinite, differences)):
@@ -80,6 +76,24 @@ def judge(record: StudyRecord) -> Verdict:
     if len(pairs) < PAIRS:
         return Verdict(f"no evidence: {text}{remedy}", None, pairs)
     return Verdict(f"no evidence: {text}", False, pairs)
+
+
+def _of_present(record: StudyRecord, baseline: TrialRecord) -> Verdict:
+    """The verdict where no trial is better than the present settings."""
+    others = [t for t in record.trials if t is not baseline and t.origin != "by hand"]
+    ends = [[p.end.status for p in trial.pieces if p.end is not None] for trial in others]
+    ended = [*filter(None, ends)]
+    if not ended:
+        return Verdict(
+            "no other trial has ended yet: nothing was compared with the present settings", None
+        )
+    lost = sum("completed" not in statuses for statuses in ended)
+    failed = f", {lost} of which could not be trained" if lost else ""
+    return Verdict(
+        f"keep the present settings: none of {counted(len(ended), 'other trial')} was"
+        f" better{failed}",
+        False,
+    )
 
 
 def is_better(pairs: tuple[float, ...]) -> bool:
