@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(1800)
 PLACE = re.compile(
     r"(?<![\w.:/\\-])/(?:root|work|home|Users|tmp|var|usr)/\w+|0x[0-9a-f]{6,}|https?://\d"
 )
-LARGEST = 250_000
+LARGEST = 300_000
 """Bytes of a committed notebook at most: a page shows it at once."""
 
 
