@@ -90,6 +90,13 @@ def test_it_says_what_the_trace_says(tmp_path):
         assert text in repr(profile)
 
 
+def test_operations_are_those_of_a_whole_batch(tmp_path):
+    """Every other update has two samples."""
+    b = bench(plain_net(), labelled(10), tmp_path)
+    counted = {b.profile(updates=updates).result().flops for updates in (1, 2)}
+    assert counted == {2 * 8 * (3 * (6 * 16 + 16 * 3) - 6 * 16)}
+
+
 def test_the_record_has_the_same_and_draws_it(tmp_path):
     b = bench(plain_net(), labelled(64), tmp_path)
     job = b.profile(updates=2)

@@ -22,6 +22,7 @@ from workbench.engine.step import train_step
 from workbench.events import Event, ProfileEnded, TimeSpent
 from workbench.plots.training.time_spent import total
 from workbench.task import rng
+from workbench.task.batch import sample_count
 from workbench.techniques.accumulation import size_at
 from workbench.tuners.profiling.flops import count_flops, utilization
 from workbench.tuners.profiling.recording import READ, UPDATE, Recording
@@ -81,14 +82,14 @@ def _profile(session: Session, work: _Updates, updates: int, folder: Path | None
     if not session.ranks.first:  # it takes part in the updates, and nobody reads its result
         work.take(1)
         work.take(session.ranks.broadcast_object(updates))
-        count_flops(session, work.next())
+        count_flops(session, work.next_whole())
         return ProfileEnded("", "all updates taken")
     events_of_one = work.record(1).size
     updates = session.ranks.broadcast_object(
         min(updates, max(1, MOST_EVENTS // max(1, events_of_one)))
     )
     recording = work.record(updates)
-    flops = count_flops(session, work.next())
+    flops = count_flops(session, work.next_whole())
     if folder is not None:
         recording.write(folder / TRACE)
     busy_seconds, seconds = recording.busy_seconds(updates), speed.seconds / speed.updates
@@ -124,6 +125,8 @@ class _Updates:
         self._spent: list[Mapping[str, float]] = []
         """The seconds by part since `spent` was called."""
         self._recorder = Recorder(session, self._hear)
+        self._most = 0
+        """The samples of the largest update of this process."""
         self._last: Tensor | None = None
         """The last loss; reading it waits for the device."""
         session.train_mode()
@@ -209,6 +212,7 @@ class _Updates:
                     window = self.next()
                 loss = train_step(session, window)
             self._last = self._last if loss is None else loss
+            self._most = max(self._most, sample_count(window) or 0)
             of_update = session.parallel.samples(window)
             samples = None if samples is None or of_update is None else samples + of_update
             session.timer.end()
@@ -228,6 +232,14 @@ class _Updates:
     def next(self) -> Sequence[Any]:
         """The batches of the next update."""
         return next(self._windows)
+
+    def next_whole(self) -> Sequence[Any]:
+        """The batches of the next update that is not smaller, as an epoch's last one may be."""
+        window = self.next()
+        if self._session.ranks.broadcast_object((sample_count(window) or 0) < self._most):
+            train_step(self._session, window)
+            window = self.next()
+        return window
 
     def _tokens(self) -> float | None:
         """The sum of the weights of all ranks; None: none was reported."""
