@@ -60,6 +60,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ({"compare": "lr"}, "give a list of values there"),
         ({"space": {"width": [4, 8]}, "compare": "lr"}, "compare='lr': .* give one of 'width'"),
         ({"space": {"width": [4, 8]}, "compare": "width", "budget": 3}, "give budget=4"),
+        (
+            {"space": {"width": [4, 8]}, "compare": "width", "budget": 6, "seeds": 3},
+            "each with 2 fits at least and seeds=3: give budget=10",
+        ),
         ({"method": "gp"}, "method='gp' is no sampler"),
         ({"space": {"optimizer": {"sgd": {"momentumm": (0.1, 0.9)}}}}, "Did you mean 'momentum'?"),
         ({"space": {"optimizer": ["adamww", "sgd"]}}, "did you mean 'adamw'"),
@@ -334,6 +338,22 @@ def test_weights_of_all_but_the_best_go_at_the_end(tmp_path: Path) -> None:
     assert not any(study.run(end).checkpoints for end in best[KEPT:])
     assert all(len(study.run(end).history["loss"]) for end in ends)
     assert other.checkpoints
+
+
+def test_the_best_of_each_value_that_is_compared_keeps_its_weights(tmp_path: Path) -> None:
+    with study_parts.bench(tmp_path, max_epochs=1) as bench:
+        study = Studied(bench, {"width": [4, 8], "lr": (1e-4, 1.0)}, compare="width")
+        for number in range(1, KEPT + 2):
+            study.train(number, {"width": 8, "lr": 0.02 * number})
+        worst = study.train(KEPT + 2, {"width": 4, "lr": 1e-4})
+    record = StudyRecord.read(study.path)
+    values = [record.whole(trial) or 0.0 for trial in record.trials]
+    assert max(values) == worst.value
+    remove_weights(record)
+    ends = [trial.pieces[0].end for trial in record.trials]
+    kept = [end is not None and bool(study.run(end).checkpoints) for end in ends]
+    assert kept.count(False) == 1
+    assert kept[-1]
 
 
 def test_weights_that_more_budget_continues_stay(tmp_path: Path) -> None:

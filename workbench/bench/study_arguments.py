@@ -105,9 +105,12 @@ def checked_name(name: object) -> str:
     return name
 
 
-def checked_compare(name: object, space: Space, fits: float | None) -> str:
+def checked_compare(name: object, space: Space, fits: float | None, seeds: int | None) -> str:
     """The name of the setting whose values are compared; "": none is. SettingsError: the space has
     no such choice, or the budget is too small for its values.
+
+    seeds: with how many fresh seeds the best trial of each value is trained; None: what the budget
+    allows.
     """
     if name is None:
         return ""
@@ -119,11 +122,13 @@ def checked_compare(name: object, space: Space, fits: float | None) -> str:
             f"study: compare={shown(name)}: values are compared of a setting for which the space"
             f" has several to choose from: give {known}."
         )
-    least = 2 * len(choices[name])
+    least = len(choices[name]) * (2 + (seeds or 0))
     if fits is not None and fits < least:
+        beside = f" and seeds={seeds}" if seeds else ""
+        fewer = ", or fewer seeds" if seeds else ""
         raise SettingsError(
             f"study: budget={fits:g}: compare={name!r} tunes {len(choices[name])} values, each with"
-            f" 2 fits at least: give budget={least}."
+            f" 2 fits at least{beside}: give budget={least}{fewer}."
         )
     return name
 

@@ -525,7 +525,8 @@ class Workbench(TrialBench):
         searched = Space.parse(space, present, built, fits=budgeted.get("fits"), fixed=fixed)
         self._refuse_optimizers(searched, chosen)
         fits = budgeted.get("fits")
-        comparing = checked_compare(compare, searched, fits)
+        pairs = None if seeds is None else checked_count(seeds, "seeds", "study", most=MOST_SEEDS)
+        comparing = checked_compare(compare, searched, fits, pairs)
         if method is not None:
             if comparing:
                 raise SettingsError(
@@ -537,7 +538,6 @@ class Workbench(TrialBench):
             warnings.warn(doubt, stacklevel=2)
         limits_by_name = checked_limits(limits)
         count = checked_count(workers, "workers", "study", least=0)
-        pairs = None if seeds is None else checked_count(seeds, "seeds", "study", most=MOST_SEEDS)
         epochs_or_updates = recorded_length(chosen)
         length = length_of(self, chosen)
         head = StudyHead(

@@ -200,10 +200,11 @@ def worker(study: wb.Study, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Wo
         prepare: Callable[[StudyRecord, Attend], None] | None = None,
         tell: Callable[[str], object] = lambda text: None,
         name: str = "",
+        **propose: Callable[[StudyRecord, TrialProposal], TrialProposal],
     ) -> Worker:
         if prepare is None:
             change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
-        return Worker(study.path, train, prepare or (lambda *_: None), tell, name)
+        return Worker(study.path, train, prepare or (lambda *_: None), tell, name, **propose)
 
     return make
 
@@ -412,6 +413,36 @@ class Wears:
 
     def is_worn(self) -> bool:
         return True
+
+
+class Instant:
+    """A trainer whose pieces end at once."""
+
+    def __call__(self, record: StudyRecord, piece: Piece, attend: Attend) -> PieceEnd:
+        return PieceEnd("completed", 1.0, 0.1 * piece.trial)
+
+    def is_worn(self) -> bool:
+        return False
+
+
+def test_a_sampler_that_fails_leaves_the_planned_trial_and_says_so(
+    study: wb.Study, worker: Callable[..., Worker]
+) -> None:
+    def broken(record: StudyRecord, planned: TrialProposal) -> TrialProposal:
+        if planned.number < 2:
+            return planned
+        raise ValueError(f"no covariance\x1b[2J {'of all ' * 1000}")
+
+    lines: list[str] = []
+    worker(Instant(), tell=lines.append, propose=broken).run("cpu")
+    first, *others = study.record.trials
+    assert len(others) == 2
+    assert "has failed" not in first.why
+    for trial in others:
+        assert "method= has failed, ValueError: no covariance" in trial.why
+        assert "\x1b" not in trial.why
+        assert "test_workers.py" in trial.why
+        assert any(line.startswith(f"trial {trial.number}: method= has failed") for line in lines)
 
 
 def test_a_worn_worker_leaves_its_place_to_another(

@@ -1,13 +1,22 @@
 import json
 import math
 import os
+import random
 import threading
+import time
 from dataclasses import replace
 
 import pytest
 
 from workbench.runs.folder.alive import liveness
-from workbench.runs.study.record import Change, PieceEnd, StudyHead, StudyRecord, TrialProposal
+from workbench.runs.study.record import (
+    MOST_LIVES,
+    Change,
+    PieceEnd,
+    StudyHead,
+    StudyRecord,
+    TrialProposal,
+)
 from workbench.runs.study.write import (
     add_trial,
     change,
@@ -347,6 +356,57 @@ def test_time_in_which_no_worker_lives_does_not_count(path):
     assert record.seconds_left(9000.0) == 570  # a killed worker counts until it is missed
     changes = tuple(Change(kind, {}, 0, at) for kind, at in (("pause", 1350.0), ("resume", 5050.0)))
     assert replace(record, changes=changes).seconds_left(9000.0) == 670
+
+
+def test_each_second_of_many_lives_between_many_changes_counts_once(path):
+    rest = random.Random(1)
+    starts = sorted(round(rest.uniform(0, 1e5)) for _ in range(4000))
+    notes = {
+        f"w{k}": {
+            "lives": [[float(s), s + float(rest.randrange(9))] for s in starts[k::8]],
+            "ended": "SIGTERM",
+        }
+        for k in range(8)
+    }
+    kinds = ("pause", "resume", "end", "more")
+    moments = sorted(round(rest.uniform(0, 1e5)) for _ in range(300))
+    changes = [Change(kinds[k % 4], {}, 0, float(at)) for k, at in enumerate(moments)]
+    head = replace(HEAD, budget={"seconds": 1e6}, created=0.0)
+    lived = {
+        second for n in notes.values() for b, e in n["lives"] for second in range(int(b), int(e))
+    }
+    paused = ended = False
+    counted, since = set(), 0
+    for leaving in [*changes, Change("resume", {}, 0, 1e5)]:
+        if not (paused or ended):
+            counted |= {*range(since, int(leaving.created))}
+        since = int(leaving.created)
+        paused = leaving.kind == "pause" or (paused and leaving.kind != "resume")
+        ended = leaving.kind == "end" or (ended and leaving.kind != "more")
+    record = StudyRecord(path, head, changes=tuple(changes), workers=notes)
+    assert record.seconds_left(1e5) == 1e6 - len(lived & counted)
+
+
+def test_of_a_note_the_last_lives_are_read(path):
+    head = replace(HEAD, budget={"seconds": 1e6}, created=0.0)
+    lives = [[float(k), k + 0.5] for k in range(60_000)]
+    record = StudyRecord(path, head, workers={"a": {"lives": lives, "ended": "SIGTERM"}})
+    assert record.seconds_left(1e6) == 1e6 - MOST_LIVES / 2
+
+
+def test_a_piece_that_is_taken_over_is_asked_for_only_if_it_was_before(path):
+    add_trial(path, TrialProposal(1, {}, "prior"))
+    claim(path, 1, 1, 0, "a").give_back()
+    asked = time.time()
+    change(path, Change("seeds", {"trial": 1, "n": 2}, created=asked))
+    take_over(path, 1, StudyRecord.read(path).trials[0].pieces[0], "b").give_back()
+    claim(path, 1, 2, 0, "b")
+    record = StudyRecord.read(path)
+    (trial,) = record.trials
+    planned, by_hand = trial.pieces
+    assert (planned.generation, planned.claim["worker"]) == (2, "b")
+    assert not record.is_by_hand(trial, planned)
+    assert record.is_by_hand(trial, by_hand)
 
 
 def test_what_was_trained_of_a_piece_that_is_given_back_is_spent(path):

@@ -13,6 +13,7 @@ from workbench.runs.study.record import StudyRecord
 from workbench.settings import Settings
 from workbench.settings.space import Space
 from workbench.tuners.study.compare import compared, verdict
+from workbench.tuners.study.plan import NewTrial, Train, plan
 
 SPACE = Space.parse(
     {"optimizer": {"adamw": {"lr": (1e-5, 1.0)}, "sgd": {"lr": (1e-3, 10.0), "momentum": (0.8, 0.99)}}},
@@ -108,6 +109,60 @@ def test_a_value_that_cannot_be_trained_does_not_end_the_others() -> None:
     assert (adamw.value, sgd.best) == ("adamw", None)
     assert adamw.best is not None
     assert verdict(record).adopt is None
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.02])
+@pytest.mark.parametrize(("fits", "rungs"), [(12, simulated.RUNGS), (30, (1.0,))])
+def test_a_value_that_costs_hardly_anything_leaves_its_share(
+    cost: float, fits: float, rungs: tuple[float, ...]
+) -> None:
+    record = study(fits, rungs=rungs, seeds=2)
+    for _ in range(200):
+        action = plan(record)
+        if not isinstance(action, NewTrial | Train):
+            break
+        record, number = simulated.begun(record, action)
+        trial = record.trial(number)
+        assert trial is not None
+        seed, rung = action.seed, action.rung
+        if name_of(trial.values) == "sgd":
+            record = simulated.ended(record, number, seed, rung, math.inf, cost=cost)
+        else:
+            record = simulated.ended(record, number, seed, rung, loss(trial.values, seed, rung))
+    adamw, sgd = compared(record)
+    assert (adamw.value, adamw.untrainable, sgd.best) == ("adamw", None, None)
+    assert fits - 1.4 <= record.spent <= fits + 0.1
+    assert "trials have no value" in str(sgd.untrainable)
+    assert "sgd cannot be trained" in verdict(record).text
+
+
+def test_more_budget_tries_a_value_again_that_could_not_be_trained() -> None:
+    def broken(values: Mapping[str, Any], seed: int, rung: int) -> float:
+        return math.inf if name_of(values) == "sgd" else loss(values, seed, rung)
+
+    # the share of sgd is enough for the trials after which it is given up
+    record = simulated.finished(study(24, rungs=(1.0,), seeds=2), broken)
+    assert compared(record)[1].untrainable
+    more = simulated.finished(simulated.changed(record, "more", fits=12), loss)
+    assert not any(entry.untrainable for entry in compared(more))
+    assert [len(entry.best.pieces) for entry in compared(more) if entry.best] == [3, 3]
+
+
+def test_where_no_value_can_be_trained_the_study_ends_and_names_them() -> None:
+    record = simulated.finished(study(30), lambda values, seed, rung: math.inf)
+    why = plan(record).why  # type: ignore[union-attr]
+    assert why.startswith("adamw: the last ")
+    assert "; sgd: the last " in why
+    assert record.spent < 20
+
+
+def test_two_fits_of_each_value_and_its_seeds_are_budget_enough() -> None:
+    record = simulated.finished(study(10, rungs=(1.0,), seeds=3), loss)
+    for entry in compared(record):
+        assert entry.fits == 2
+        assert entry.best is not None
+        assert len(entry.best.pieces) == 4
+    assert verdict(record).adopt
 
 
 def test_what_is_asked_for_is_trained_beyond_the_budget() -> None:

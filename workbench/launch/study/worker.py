@@ -36,8 +36,10 @@ from workbench.launch.study.liveness import (
 from workbench.runs.folder.alive import identity
 from workbench.runs.folder.files import Folder, make_folder
 from workbench.runs.folder.ids import check_id
+from workbench.runs.printable import printable
 from workbench.runs.study.record import (
     LIVES,
+    MOST_LIVES,
     WORKERS,
     Change,
     PieceEnd,
@@ -48,6 +50,7 @@ from workbench.runs.study.record import (
 )
 from workbench.runs.study.tidy import remove_weights
 from workbench.runs.study.write import Claim, add_trial, change, claim, take_over
+from workbench.tracebacks import user_line
 from workbench.tuners.study.plan import Action, Ended, NewTrial, Train, Wait, plan
 
 _SEARCHES = "searches{}.json"
@@ -58,8 +61,10 @@ _MOST_SEARCHES = 9
 """After so many workers, trials begin without the searches."""
 _LARGEST = 1 << 12
 """The most bytes of such a file."""
-_LIVES, _LARGEST_NOTE = 1000, 1 << 18
-"""The most lives that a worker's note keeps, and the most bytes of it."""
+_LARGEST_NOTE = 1 << 18
+"""The most bytes of a worker's note."""
+_CAUSE = 500
+"""The most characters of an error that a trial's reason has."""
 _BEAT = 10.0
 """Seconds between two beats."""
 _LOOK = 1.0
@@ -116,7 +121,7 @@ class Worker:
     ) -> None:
         """prepare: runs the searches that come before the first trial, where they did not run yet.
         tell: called with a line for each thing that it does. name: "": one that no other has.
-        propose: what is tried in place of a planned trial.
+        propose: what is tried in place of a planned trial; it may raise.
         """
         self._study, self._train, self._prepare, self._tell = study, train, prepare, tell
         self._propose = propose
@@ -180,11 +185,25 @@ class Worker:
             case _ if not self._is_prepared(record):
                 pass
             case NewTrial(proposal):
-                if add_trial(self._study, self._propose(record, proposal)) is None:
+                if add_trial(self._study, self._proposed(record, proposal)) is None:
                     self._give_way()
             case Train():
                 self._begin(record, action)
         return ""
+
+    def _proposed(self, record: StudyRecord, planned: TrialProposal) -> TrialProposal:
+        """The trial to make in place of a planned one. That stays, and says why, where what the
+        user gave to propose another one fails: each worker would meet the same error.
+        """
+        try:
+            return self._propose(record, planned)
+        except Exception as error:  # noqa: BLE001 - code of the user may raise anything
+            where = user_line(error)
+            cause = f"{type(error).__name__}: {printable(str(error))[:_CAUSE]}"
+            cause += f" ({where})" if where else ""
+        why = f"method={record.head.method} has failed, {cause}"
+        self._tell(f"trial {planned.number}: {why}: the workbench proposes it")
+        return replace(planned, why=f"{planned.why}; {why}")
 
     def _is_prepared(self, record: StudyRecord) -> bool:
         """Whether the searches before the first trial have run. One worker runs them, and the
@@ -384,7 +403,7 @@ def _lives_before(study: Path, name: str) -> list[Any]:
             lives = folder.read_json(f"{name}.json", _LARGEST_NOTE).get(LIVES)
     except (OSError, ValueError):
         return []
-    return lives[-_LIVES:] if isinstance(lives, list) else []
+    return lives[-(MOST_LIVES - 1) :] if isinstance(lives, list) else []
 
 
 def plan_now(record: StudyRecord) -> Action:

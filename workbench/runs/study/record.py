@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -54,8 +55,11 @@ _PIECE = re.compile(
 )
 LIVES = "lives"
 """In the note of a worker: from when to when its processes have lived, [begin, last beat] each."""
+MOST_LIVES, _ALL_LIVES = 1000, 100_000
+"""The most of them that a note keeps, and that are read of it, the last ones; and of all notes."""
 _GRACE = 30.0
 """Seconds after its last beat in which a worker that has not left counts as alive."""
+_NEVER = (math.inf, math.inf)
 _MUST = object()
 T = TypeVar("T")
 
@@ -158,7 +162,9 @@ class PieceRecord:
     """"open": its worker gave it back, and another one can continue it."""
     worker: str = ""
     claim: Mapping[str, Any] = field(default_factory=dict)
-    """What the claim says of the process (`runs.folder.alive.identity`) and when it began."""
+    """What the claim says of the process (`runs.folder.alive.identity`), and when the first worker
+    of the piece began it.
+    """
     beats: int = 0
     """A counter that its worker raises every few seconds; it says nothing by itself."""
     run: str = ""
@@ -340,23 +346,21 @@ class StudyRecord:
         """
         if "seconds" not in self.head.budget:
             return math.inf
-        lives = [*_lives(self.workers.values())]
-        seconds, since = self.head.budget["seconds"], self.head.created
+        changes = [c for c in self.changes if c.kind in ("pause", "resume", "end", "more")]
+        # clocks of several machines may differ a little
+        moments = accumulate((c.created for c in changes), max, initial=self.head.created)
+        *lived, lived_last = _lived(_lives(self.workers.values()), [*moments, now])
+        seconds = self.head.budget["seconds"]
         paused = ended = False
-        for change in self.changes:
-            if change.kind not in ("pause", "resume", "end", "more"):
-                continue
-            # clocks of several machines may differ a little
-            moment = max(change.created, since)
+        for change, passed in zip(changes, lived, strict=True):
             if not (paused or ended):
-                seconds = max(seconds - _lived(lives, since, moment), 0.0)
-            since = moment
+                seconds = max(seconds - passed, 0.0)
             if change.kind in ("pause", "resume"):
                 paused = change.kind == "pause"
             else:
                 ended = change.kind == "end"
                 seconds += change.values.get("seconds", 0.0)
-        return seconds if paused or ended else seconds - _lived(lives, since, now)
+        return seconds if paused or ended else seconds - lived_last
 
     @property
     def paused(self) -> bool:
@@ -381,6 +385,18 @@ class StudyRecord:
         if 0 < number <= len(self.trials) and self.trials[number - 1].number == number:
             return self.trials[number - 1]
         return next((trial for trial in self.trials if trial.number == number), None)
+
+    def trials_by_value(self, space: Space) -> dict[float | None, list[TrialRecord]]:
+        """The trials of each value of the setting that is compared, by the value's number from 0 to
+        1 in `space`; None: of those outside it, or of all where no setting is compared.
+        """
+        if not self.head.compare:
+            return {None: [*self.trials]}
+        index = space.names.index(self.head.compare)
+        trials: dict[float | None, list[TrialRecord]] = {}
+        for trial in self.trials:
+            trials.setdefault(space.units(trial.values)[index], []).append(trial)
+        return trials
 
     @property
     def baseline(self) -> TrialRecord | None:
@@ -424,9 +440,11 @@ class StudyRecord:
 def _lives(workers: Iterable[Mapping[str, Any]]) -> Iterator[tuple[float, float]]:
     """When at least one of these workers lived: spans of time in order, none within another."""
     until = -math.inf
-    for begin, end in sorted(life for worker in workers for life in _lives_of(worker)):
-        if end > until:
-            yield max(begin, until), end
+    lives = (life for worker in workers for life in _lives_of(worker))
+    for begin, end in sorted(islice(lives, _ALL_LIVES)):
+        begin = max(begin, until)
+        if end > begin:
+            yield begin, end
             until = end
 
 
@@ -434,15 +452,24 @@ def _lives_of(worker: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
     lives = worker.get(LIVES)
     if not isinstance(lives, list):
         return
+    lives = lives[-MOST_LIVES:]
     for number, life in enumerate(lives, 1):
         if isinstance(life, list) and [type(moment) for moment in life] == [float, float]:
             lasts = number == len(lives) and not worker.get("ended")
             yield life[0], life[1] + (_GRACE if lasts else 0.0)
 
 
-def _lived(lives: Iterable[tuple[float, float]], since: float, until: float) -> float:
-    """The seconds of these spans between two moments."""
-    return sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in lives)
+def _lived(lives: Iterator[tuple[float, float]], moments: Iterable[float]) -> Iterator[float]:
+    """The seconds of these spans between each two moments that follow each other. Both are in
+    order.
+    """
+    begin, end = next(lives, _NEVER)
+    for since, until in pairwise(moments):
+        seconds = 0.0
+        while end <= until:
+            seconds += max(0.0, end - max(begin, since))
+            begin, end = next(lives, _NEVER)
+        yield seconds + max(0.0, until - max(begin, since))
 
 
 class _Reader:

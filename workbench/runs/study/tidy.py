@@ -10,10 +10,11 @@ import shutil
 from workbench.runs.folder.annotations import read_annotations
 from workbench.runs.read import RUNS, read_header, summary, trial_place
 from workbench.runs.study.record import StudyRecord
+from workbench.settings.space import Space
 
 KEPT = 5
 """The best trials whose weights stay: so many with a whole fit, and at each shorter length so many
-of those that more budget could continue.
+of those that more budget could continue; of each value, where a study compares values.
 """
 
 
@@ -27,13 +28,15 @@ def remove_weights(record: StudyRecord) -> None:
         for trial in record.trials
         if trial is record.baseline or any(piece.state != "ended" for piece in trial.pieces)
     }
-    for rung in range(record.last_rung + 1):
-        scored = [
-            (record.score_at(trial, rung), trial.number)
-            for trial in record.trials
-            if rung == record.last_rung or trial.piece(rung + 1) is None
-        ]
-        kept |= {number for score, number in sorted(scored)[:KEPT] if math.isfinite(score)}
+    space = Space.from_record(record.space, record.priors)
+    for trials in record.trials_by_value(space).values():
+        for rung in range(record.last_rung + 1):
+            scored = [
+                (record.score_at(trial, rung), trial.number)
+                for trial in trials
+                if rung == record.last_rung or trial.piece(rung + 1) is None
+            ]
+            kept |= {number for score, number in sorted(scored)[:KEPT] if math.isfinite(score)}
     for trial in record.trials:
         for piece in trial.pieces if trial.number not in kept else ():
             _remove(record, trial.number, piece.run)

@@ -148,20 +148,25 @@ class Claim:
 
 def claim(path: Path, trial: int, seed: int, rung: int, worker: str) -> Claim | None:
     """Claim a piece that nobody has begun; None: somebody else was first."""
-    return _claimed(Claim(path, trial, seed, rung, 1, worker))
+    return _claimed(Claim(path, trial, seed, rung, 1, worker), time.time())
 
 
 def take_over(path: Path, trial: int, piece: PieceRecord, worker: str) -> Claim | None:
     """Claim a piece that its worker gave back, or whose worker is dead, as its next generation;
     None: somebody else was first.
     """
+    started = piece.claim.get("started")
     return _claimed(
-        Claim(path, trial, piece.seed, piece.rung, piece.generation + 1, worker, piece.run)
+        Claim(path, trial, piece.seed, piece.rung, piece.generation + 1, worker, piece.run),
+        started if type(started) is float else time.time(),
     )
 
 
-def _claimed(claim: Claim) -> Claim | None:
-    data = _data({"worker": claim.worker, **identity(), "started": time.time()})
+def _claimed(claim: Claim, started: float) -> Claim | None:
+    """started: when the first worker of the piece began it, which tells whether it was asked for
+    before.
+    """
+    data = _data({"worker": claim.worker, **identity(), "started": started})
     with claim._opened() as folder:
         ended = _end_name(claim.seed, claim.rung) in folder.names()
         created = not ended and folder.create(claim._name("claim"), data)

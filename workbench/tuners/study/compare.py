@@ -1,8 +1,9 @@
 """Compares the values of one setting, of which each is tuned with an equal share of the budget.
 
 Each value has a *view* of the record: a study of its own, with the trials that have the value, and
-the rest of the space. The plan asks the view that has used least. In the end fresh seeds of the
-best trial of each value are compared in pairs.
+the rest of the space. The plan asks the view that has used least. A value whose trials cannot be
+trained leaves its share to the others. In the end fresh seeds of the best trial of each value are
+compared in pairs.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.runs.study.record import PieceRecord, StudyRecord, TrialRecord
+from workbench.runs.study.record import Change, PieceRecord, StudyRecord, TrialRecord
 from workbench.settings.space import Choice, Space
 from workbench.tuners.study.brackets import piece_cost
-from workbench.tuners.study.verdict import PAIRS, Verdict, is_better, judge, paired, seed_noise
+from workbench.tuners.study.verdict import (
+    PAIRS,
+    Verdict,
+    is_better,
+    judge,
+    paired,
+    seed_noise,
+    untrainable,
+)
 from workbench.units import counted, number
 
 _FITS = 9
@@ -32,17 +41,19 @@ class Compared:
     """None: no trial with this value has a whole fit yet."""
     fits: float
     """What its trials cost, without fresh seeds."""
+    untrainable: str | None
+    """Why no more trials of it are proposed: the last ones have no value; None: they are."""
 
 
 def compared(record: StudyRecord) -> list[Compared]:
     """The values that are compared, the best one first."""
     space = Space.from_record(record.space, record.priors)
     values = []
-    for value in _choices(record, space):
-        trials = _with_value(record, space, value)
+    for value, trials in _trials_by_choice(record, space):
         best = _best(record, trials)
         ends = [p.end for t in trials for p in t.pieces if p.end is not None and p.seed == 0]
-        values.append(Compared(value, best, sum(end.cost for end in ends)))
+        why = untrainable(replace(record, trials=tuple(trials)))
+        values.append(Compared(value, best, sum(end.cost for end in ends), why))
     return sorted(values, key=lambda entry: _score(record, entry.best))
 
 
@@ -50,32 +61,42 @@ def views(record: StudyRecord, fits_left: float) -> list[StudyRecord]:
     """A study for each value, with its share of the budget; those that have used least come first.
 
     fits_left: of the whole study. A value whose baseline is missing (`StudyRecord.baseline`) has no
-    trial yet.
+    trial yet. One that cannot be trained has no study, and what it used is not shared.
     """
     space = Space.from_record(record.space, record.priors)
-    choices = _choices(record, space)
-    trials = [_with_value(record, space, value) for value in choices]
-    used = [sum(_costs(record, of_value)) for of_value in trials]
-    share = (fits_left + sum(used) - len(missing_seeds(record, fits_left))) / len(choices)
+    tuned = [
+        (value, trials)
+        for value, trials in _trials_by_choice(record, space)
+        if untrainable(replace(record, trials=tuple(trials))) is None
+    ]
+    used = [sum(_costs(record, trials)) for _, trials in tuned]
+    fits = fits_left + sum(used) - len(missing_seeds(record, fits_left))
     shown = [
-        _view(record, space.only(record.head.compare, value), of_value, share)
-        for value, of_value in zip(choices, trials, strict=True)
+        _view(record, space.only(record.head.compare, value), trials, fits / len(tuned))
+        for value, trials in tuned
     ]
     return [shown[k] for k in sorted(range(len(shown)), key=lambda k: (used[k], k))]
 
 
-def share_of(fits: float, values: int, seeds: int | None) -> float:
-    """The whole fits in which one of so many values is tuned, of a budget of `fits`. seeds: with
-    how many fresh seeds each best trial is trained; None: what the budget allows.
+def why_untrainable(record: StudyRecord) -> str | None:
+    """Why no more trials are proposed, since they cannot be trained; None: they are. Of values that
+    are compared, those of each one cannot.
     """
-    return fits / values - _seeds_wanted(fits, values, seeds)
+    if not record.head.compare:
+        return untrainable(record)
+    entries = compared(record)
+    whys = [f"{_label(record, e.value)}: {e.untrainable}" for e in entries if e.untrainable]
+    return "; ".join(whys) if len(whys) == len(entries) else None
 
 
 def missing_seeds(record: StudyRecord, fits_left: float) -> list[tuple[TrialRecord | None, int]]:
     """The pieces that the verdict still needs, a seed of all values after the other; None: a trial
-    of a value that has none yet. fits_left: of the whole study.
+    of a value that has none yet. fits_left: of the whole study. None are missing where all values
+    but one cannot be trained.
     """
-    bests = [entry.best for entry in compared(record)]
+    bests = [e.best for e in compared(record) if e.best is not None or not e.untrainable]
+    if len(bests) < 2:
+        return []
     fits = record.budget.get("fits", record.spent - record.by_hand + fits_left)
     return [
         (best, seed)
@@ -91,10 +112,13 @@ def verdict(record: StudyRecord) -> Verdict:
     """
     if not record.head.compare:
         return judge(record)
-    bests = [(_label(record, entry.value), entry.best) for entry in compared(record)]
+    entries = compared(record)
+    bests = [(_label(record, entry.value), entry.best) for entry in entries]
     tuned = [(label, best) for label, best in bests if best is not None]
     if len(tuned) < 2:
-        return Verdict(f"fewer than two values of {record.head.compare} have a whole fit yet", None)
+        lost = [f"; {_label(record, e.value)} cannot be trained" for e in entries if e.untrainable]
+        text = f"fewer than two values of {record.head.compare} have a whole fit yet"
+        return Verdict(text + "".join(lost), None)
     (label, best), *others = tuned
     against = [_between(record, label, best, other, trial) for other, trial in others]
     facts = [
@@ -151,17 +175,12 @@ def _seeds_wanted(fits: float, values: int, seeds: int | None) -> int:
     return PAIRS if fits >= _FITS * values else 0
 
 
-def _choices(record: StudyRecord, space: Space) -> tuple[Any, ...]:
+def _trials_by_choice(record: StudyRecord, space: Space) -> list[tuple[Any, list[TrialRecord]]]:
+    """The values that are compared, each with its trials."""
     dimension = space.dimension(record.head.compare)
     assert isinstance(dimension, Choice)
-    return dimension.choices
-
-
-def _with_value(record: StudyRecord, space: Space, value: Any) -> list[TrialRecord]:
-    """The trials with this value of the compared setting."""
-    index = space.names.index(record.head.compare)
-    unit = space.dimensions[index].unit(value)
-    return [trial for trial in record.trials if space.units(trial.values)[index] == unit]
+    trials = record.trials_by_value(space)
+    return [(choice, trials.get(dimension.unit(choice), [])) for choice in dimension.choices]
 
 
 def _best(record: StudyRecord, trials: list[TrialRecord]) -> TrialRecord | None:
@@ -189,7 +208,10 @@ def _costs(record: StudyRecord, trials: list[TrialRecord]) -> Iterator[float]:
 def _view(
     record: StudyRecord, space: Space, trials: list[TrialRecord], share: float
 ) -> StudyRecord:
-    """A study of these trials alone. The first one that is trained whole is its baseline."""
+    """A study of these trials alone. The first one that is trained whole is its baseline.
+
+    Its space and budget are what they are now; of their changes it has only when they were made.
+    """
     head = replace(
         record.head,
         compare="",
@@ -211,7 +233,11 @@ def _view(
             )
             for trial in trials
         ),
-        changes=tuple(change for change in record.changes if change.kind == "stop"),
+        changes=tuple(
+            change if change.kind == "stop" else Change("more", after=change.after)
+            for change in record.changes
+            if change.kind in ("stop", "space", "more")
+        ),
         unread=record.next_number - 1,
     )
 

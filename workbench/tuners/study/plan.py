@@ -26,10 +26,9 @@ from workbench.tuners.study.brackets import (
     owed,
     piece_cost,
     promotion,
-    size,
     trains_whole,
 )
-from workbench.tuners.study.compare import missing_seeds, views
+from workbench.tuners.study.compare import missing_seeds, views, why_untrainable
 from workbench.tuners.study.propose import all_tried, propose, propose_found
 from workbench.tuners.study.verdict import (
     PAIRS,
@@ -41,10 +40,6 @@ from workbench.tuners.study.verdict import (
     seed_noise,
 )
 
-_HOPELESS, _HOPELESS_BRACKETS = 9, 2
-"""No more trials are proposed after so many in a row without a value, and so many brackets of
-them: with one bracket, the next one has learnt where trials cannot be trained.
-"""
 _SLACK = 0.05
 """Fits by which a budget may be exceeded, since the cost of a piece is expected."""
 
@@ -104,7 +99,7 @@ def plan(record: StudyRecord, elapsed: float = 0.0) -> Action:
         return action
     if _pending(record):
         return Wait("the pieces of other workers decide what is next")
-    why = _why_hopeless(record) or enough(record)
+    why = why_untrainable(record) or enough(record)
     if why is None and all_tried(record) and fits_left >= 1 - _SLACK:
         why = "trials have all settings of the space"
     return Ended(why or f"the budget of {_budget_text(record)} is used")
@@ -127,25 +122,6 @@ def _why_over(record: StudyRecord, elapsed: float) -> str | None:
     return None
 
 
-def _why_hopeless(record: StudyRecord) -> str | None:
-    """Why no more trials are proposed after many in a row without a value, which may have cost
-    nothing; None: they are. Trials before the space or the budget was changed do not count.
-    """
-    since = max((c.after for c in record.changes if c.kind in ("space", "more")), default=0)
-    causes: list[str] = []
-    for trial in reversed(record.trials):
-        ends = [piece.end for piece in trial.pieces if piece.end is not None]
-        if trial.number <= since or any(end.value is not None for end in ends):
-            break
-        # what was stopped, or is being trained, might have one
-        causes += [end.cause for end in ends if end.status in ("infeasible", "failed")][:1]
-    if len(causes) < max(_HOPELESS, _HOPELESS_BRACKETS * size(record, 0)):
-        return None
-    cause, count = Counter(causes).most_common(1)[0]
-    often = "" if count == len(causes) else f", {count} of them"
-    return f"the last {len(causes)} trials have no value{often}: {cause or 'no cause is known'}"
-
-
 def _actions(record: StudyRecord, fits_left: float) -> Iterator[Action]:
     """What could be done, the most urgent first."""
     yield from _interrupted(record)
@@ -155,7 +131,7 @@ def _actions(record: StudyRecord, fits_left: float) -> Iterator[Action]:
         proposal = TrialProposal(number, space.present, "baseline", "the bench as it is")
         yield NewTrial(proposal, 0, record.last_rung)
     yield from _asked_for(record)
-    if _why_hopeless(record) is not None or enough(record) is not None:
+    if why_untrainable(record) is not None or enough(record) is not None:
         return
     if record.head.compare:
         yield from _of_values(record, fits_left)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,6 +26,10 @@ _FITS = 12
 """Budgets of at least so many whole fits have room for a verdict."""
 _LEAST = 3
 """The brackets after which a study may end by itself."""
+_UNTRAINABLE, _UNTRAINABLE_BRACKETS = 9, 2
+"""No more trials are proposed after so many in a row without a value, and so many brackets of
+them: with one bracket, the next one has learnt where trials cannot be trained.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +217,25 @@ def enough(record: StudyRecord) -> str | None:
         f" {number(_gain(record))}, which is below the noise of a seed,"
         f" {number(seed_noise(record) or 0.0)}"
     )
+
+
+def untrainable(record: StudyRecord) -> str | None:
+    """Why no more trials are proposed after many in a row without a value, which may have cost
+    nothing; None: they are. Trials before the space or the budget was changed do not count.
+    """
+    since = max((c.after for c in record.changes if c.kind in ("space", "more")), default=0)
+    causes: list[str] = []
+    for trial in reversed(record.trials):
+        ends = [piece.end for piece in trial.pieces if piece.end is not None]
+        if trial.number <= since or any(end.value is not None for end in ends):
+            break
+        # what was stopped, or is being trained, might have one
+        causes += [end.cause for end in ends if end.status in ("infeasible", "failed")][:1]
+    if len(causes) < max(_UNTRAINABLE, _UNTRAINABLE_BRACKETS * size(record, 0)):
+        return None
+    cause, count = Counter(causes).most_common(1)[0]
+    often = "" if count == len(causes) else f", {count} of them"
+    return f"the last {len(causes)} trials have no value{often}: {cause or 'no cause is known'}"
 
 
 def is_saturated(record: StudyRecord) -> bool:
