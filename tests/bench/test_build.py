@@ -96,6 +96,15 @@ def test_what_set_returns_prints_the_values_too(tmp_path):
         assert "width" not in bench.set(width=8).model_dump()
 
 
+def test_settings_with_values_keep_them_where_others_change(tmp_path):
+    with make(tmp_path) as bench:
+        printed = bench.set(width=12)
+    changed = printed.replace(lr=0.5)
+    assert repr(changed) == repr(printed).replace("batch_size", "lr=0.5, batch_size")
+    assert "parameters of the model's function\n    width = 12" in str(changed)
+    assert "parameters of the model's function" not in str(type(printed).make(lr=0.5))
+
+
 def test_a_run_brings_its_values_along(tmp_path):
     with make(tmp_path) as bench:
         wide = bench.fit(width=12).result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,9 @@ from torch import nn
 import workbench as wb
 from tests.bench import study_parts
 from tests.bench.study_parts import Studied
+from workbench.events import Called
 from workbench.launch.study import local
+from workbench.runs.folder.alive import identity
 from workbench.runs.study.record import PieceEnd, StudyRecord, TrialProposal
 from workbench.runs.study.tidy import KEPT, remove_weights
 from workbench.runs.study.write import add_trial, claim
@@ -179,6 +182,39 @@ def test_other_data_are_another_study(tmp_path: Path, started: list[list[str]]) 
     assert begin() == "0001-rates"
 
 
+def test_another_sampler_of_the_same_class_is_another_study(
+    bench: wb.Workbench, started: list[list[str]]
+) -> None:
+    samplers = pytest.importorskip("optuna").samplers
+
+    def begin(**arguments: Any) -> wb.Study:
+        return bench.study(["lr"], name="tpe", method=samplers.TPESampler(**arguments))
+
+    first = begin(seed=1)
+    assert begin(seed=2).id == first.id  # the study seeds it
+    assert first.record.head.sampler == "TPESampler"
+    with pytest.warns(UserWarning, match=r"0001-tpe has another method: .* 0002-tpe"):
+        assert begin(n_startup_trials=1).id == "0002-tpe"
+
+
+def test_a_budget_in_another_unit_is_refused(bench: wb.Workbench, started: list[list[str]]) -> None:
+    study = bench.study(["lr"], name="rates", budget=4)
+    says = "0001-rates, .* has a budget of 4 fits, and this is 2 h 00 min: give a number of fits"
+    with pytest.raises(wb.SettingsError, match=says):
+        bench.study(["lr"], name="rates", budget="2h")
+    assert not study.record.changes
+
+
+def test_the_line_of_a_study_has_its_limits_and_its_sampler(
+    bench: wb.Workbench, started: list[list[str]]
+) -> None:
+    sampler = pytest.importorskip("optuna").samplers.TPESampler()
+    lines: list[str] = []
+    bench.subscribe(lambda event: lines.append(event.code) if isinstance(event, Called) else None)
+    bench.study(["lr"], budget=3, limits={"parameters": 900}, method=sampler)
+    assert "limits={'parameters': 900}, method=sampler)" in lines[-1]
+
+
 def test_a_study_is_changed_while_it_runs(bench: wb.Workbench, started: list[list[str]]) -> None:
     study = bench.study({"lr": (1e-3, 1.0)}, budget=8)
     add_trial(study.path, TrialProposal(1, {"lr": 0.001}, "baseline"))
@@ -257,6 +293,53 @@ def test_what_is_asked_for_is_beyond_the_budget(
     assert mine is not None
     mine.end(PieceEnd("completed", 1.0, value=1.0))
     assert study.record.by_hand == 3.0
+
+
+def live(study: wb.Study, **note: Any) -> None:
+    """Note that this process is a worker of a study."""
+    workers = study.path / "workers"
+    workers.mkdir(exist_ok=True)
+    (workers / "here.json").write_text(json.dumps({**identity(), **note}))
+
+
+def test_a_paused_study_says_so_and_without_a_worker_nothing_waits_for_it(
+    bench: wb.Workbench, started: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = bench.study(["lr"], name="rates")
+    study.pause()
+    for change in (lambda: study.add(lr=3e-3), lambda: bench.study(["lr"], name="rates")):
+        with pytest.warns(UserWarning, match=r"0001-rates is paused: study\.resume\(\)"):
+            change()
+    assert "It is paused.  study.resume()" in repr(study)
+    with pytest.raises(RuntimeError, match=r"no worker .* 0001-rates is paused: study\.resume"):
+        study.result(timeout=60)
+    live(study)
+    with pytest.raises(TimeoutError):
+        study.result(timeout=1)
+    assert capsys.readouterr().err.count("is paused: study.resume()") == 1
+
+
+def test_a_study_whose_workers_are_queued_waits_for_them(
+    bench: wb.Workbench, started: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = bench.study(["lr"], workers=0)
+    with pytest.raises(TimeoutError):
+        study.result(timeout=1.2)
+    assert capsys.readouterr().err.count("0001-study waits for its first worker") == 1
+    live(study, ended="SIGTERM has come")
+    with pytest.raises(RuntimeError, match="no worker works on 0001-study"):
+        study.result(timeout=60)
+
+
+def test_a_log_that_no_worker_has_written_is_left_out(
+    bench: wb.Workbench, started: list[list[str]]
+) -> None:
+    study = bench.study(["lr"])
+    logs = study.path / "logs"
+    logs.mkdir()
+    (logs / "mine-1.log").write_text("no space left")
+    (logs / "\x1b[2J all is well.log").write_text("trust me")
+    assert local.last_words(study.path) == ("mine-1", "no space left")
 
 
 class Penalized(nn.Module):

@@ -74,7 +74,7 @@ def test_what_cannot_be_drawn_is_said(study: wb.Study, tmp_path: Path) -> None:
 
 def test_its_page_has_the_best_trial_first_and_no_markup_of_others(study: wb.Study) -> None:
     page = study._repr_html_()
-    assert "image/png;base64" in page
+    assert page.count("image/png;base64") == 1
     assert "<b>width</b>" not in page
     assert "&lt;b&gt;width&lt;/b&gt;" in page
     rows = page.partition("<tbody>")[2].split("<tr>")

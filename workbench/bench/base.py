@@ -10,7 +10,7 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from pydantic import PrivateAttr
 
@@ -387,6 +387,12 @@ class SettingsOfBuild(Settings):
         printed._values.update(values)
         return printed
 
+    def replace(self, **changes: Any) -> Self:
+        """These settings with some of them changed, and the same values."""
+        changed = super().replace(**changes)
+        changed._values.update(self._values)
+        return changed
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Settings) and dict(self) == dict(other)
 
@@ -401,4 +407,5 @@ class SettingsOfBuild(Settings):
 
     def __str__(self) -> str:
         values = [f"    {name} = {value!r}" for name, value in self._values.items()]
-        return "\n".join([super().__str__(), "  parameters of the model's function", *values])
+        head = ["  parameters of the model's function"] if values else []
+        return "\n".join([super().__str__(), *head, *values])

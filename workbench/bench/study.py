@@ -125,17 +125,24 @@ class Study(StudyView):
         return self._status(self.record)
 
     def _status(self, record: StudyRecord) -> str:
-        lives = any(
-            process.poll() is None and not record.workers.get(name, {}).get(ENDED)
-            for name, process in self._processes.items()
-        )
-        if not lives and isinstance(plan_now(record), Ended):
+        if not self._has_process(record) and isinstance(plan_now(record), Ended):
             return "ended"
         if record.paused:
             return "paused"
+        return "running" if self._has_worker(record) else "no worker"
+
+    def _has_process(self, record: StudyRecord) -> bool:
+        """Whether a worker that this object has started lives, and has not left."""
+        return any(
+            process.poll() is None and not record.workers.get(name, {}).get(ENDED)
+            for name, process in self._processes.items()
+        )
+
+    def _has_worker(self, record: StudyRecord) -> bool:
+        """Whether a worker lives, as far as it can be seen from here."""
         # each is looked at, so that all are watched from now on
         others = [name for name in record.workers if self._observer.is_alive(record, name)]
-        return "running" if lives or others else "no worker"
+        return self._has_process(record) or bool(others)
 
     @property
     def failure(self) -> str:
@@ -215,8 +222,7 @@ class Study(StudyView):
     @property
     def budget(self) -> str:
         """Its budget in words: "8 fits", "2 h 00 min"."""
-        ((unit, amount),) = self.record.budget.items()
-        return duration(amount) if unit == "seconds" else f"{amount:g} fits"
+        return _in_words(self.record.budget)
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each piece of each trial: its values, status, metric, cost, run. A data frame:
@@ -285,7 +291,8 @@ class Study(StudyView):
 
     def result(self, timeout: float | None = None) -> Run:
         """Wait for its end, and return the best whole fit. A terminal gets a line for each trial.
-        An interrupt of the cell ends the waiting, and the study goes on.
+        An interrupt of the cell ends the waiting, and the study goes on. It also waits for the
+        first worker of a study that was made with workers=0, and while the study is paused.
 
         Raises RuntimeError where no trial has a result, or where no worker is left; TimeoutError
         after `timeout` seconds.
@@ -297,7 +304,7 @@ class Study(StudyView):
 
         tell(self.headline)
         try:
-            self.follow(tell, timeout)
+            self.follow(tell, timeout, lambda text: print(printable(text), file=sys.stderr))
         except KeyboardInterrupt:
             print(f"{self.id} goes on. To end it: study.stop(), or workbench study stop {self.id}")
             raise
@@ -309,14 +316,20 @@ class Study(StudyView):
         assert end is not None  # it is the best whole fit
         return Run.open(self.path.parents[1] / RUNS / end.run)
 
-    def follow(self, tell: Callable[[str], object], timeout: float | None = None) -> None:
-        """Wait for its end. tell: called with a line for each piece that has ended.
+    def follow(
+        self,
+        tell: Callable[[str], object],
+        timeout: float | None = None,
+        say: Callable[[str], object] | None = None,
+    ) -> None:
+        """Wait for its end. tell: called with a line for each piece that has ended. say: called
+        with why nothing trains, once; None: `tell` is.
 
         Raises RuntimeError where no worker is left, TimeoutError after `timeout` seconds.
         """
         until = math.inf if timeout is None else time.monotonic() + timeout
         reported: set[tuple[int, int, int]] = set()
-        unseen = 0
+        unseen, said = 0, ""
         while True:
             record = self.record
             for trial, piece in _pieces(record):
@@ -324,13 +337,21 @@ class Study(StudyView):
                 if piece.end is not None and key not in reported:
                     reported.add(key)
                     tell(_ended(record, trial, piece))
-            status = self._status(record)
-            if status == "ended":
+            if self._status(record) == "ended":
                 return
+            has_worker, waits = self._has_worker(record), ""
+            if not (self._workers or self._has_begun or record.workers):
+                waits = f"{self.id} waits for its first worker: workbench study work {self.id}"
+            elif record.paused and has_worker:
+                waits = self._paused
             # a worker that was started elsewhere may not have said so yet
-            unseen = unseen + 1 if status == "no worker" else 0
+            unseen = 0 if has_worker or waits else unseen + 1
             if unseen > 2:
-                raise RuntimeError(f"no worker works on {self.id}. {self._last_words()}{self.hint}")
+                remedy = self._paused if record.paused else self.hint
+                raise RuntimeError(f"no worker works on {self.id}. {self._last_words()}{remedy}")
+            if waits and waits != said:
+                (say or tell)(waits)
+            said = waits
             if time.monotonic() >= until:
                 raise TimeoutError(f"{self.id} still runs after {timeout} s; it goes on.")
             time.sleep(max(0.0, min(_LOOK, until - time.monotonic())))
@@ -342,6 +363,11 @@ class Study(StudyView):
             return ""
         return f"Start one: study.work(), or workbench study work {self.id}"
 
+    @property
+    def _paused(self) -> str:
+        """What to do where it is paused."""
+        return f"{self.id} is paused: study.resume(), or workbench study resume {self.id}"
+
     def _why_idle(self) -> str:
         """Why nothing trains what was just asked for, and what to do; "": something does."""
         if hint := self.hint:
@@ -349,7 +375,7 @@ class Study(StudyView):
         record = self.record
         action = plan_now(record)
         if not isinstance(action, Ended):
-            return ""
+            return self._paused if record.paused else ""
         if self.failure:
             remedy = "mend it, and make a new study"
         else:
@@ -515,6 +541,11 @@ def _settings(record: StudyRecord, trial: TrialRecord) -> dict[str, Any]:
     return absolute(trial, trial.end(record.last_rung))
 
 
+def _in_words(budget: Mapping[str, float]) -> str:
+    ((unit, amount),) = budget.items()
+    return duration(amount) if unit == "seconds" else f"{amount:g} fits"
+
+
 def _state(piece: PieceRecord) -> str:
     if piece.end is not None:
         return piece.end.status
@@ -588,11 +619,22 @@ def begin(
 
 
 def go_on(study: Study, budget: Mapping[str, float]) -> Study:
-    """Let a study of the same name go on, with this budget where it is larger."""
+    """Let a study of the same name go on, with this budget where it is larger.
+
+    SettingsError: its budget has another unit.
+    """
     ((unit, amount),) = budget.items()
-    before = study.record.budget.get(unit, math.inf)
-    if amount > before:
-        study._change("more", {unit: amount - before}, works=False)
+    known = study.record.budget
+    if unit not in known:
+        other = "a number of fits" if unit == "seconds" else "a time"
+        raise SettingsError(
+            f"study: budget: {study.id}, the study of this name, has a budget of {study.budget},"
+            f" and this is {_in_words(budget)}: give {other}, or another name."
+        )
+    if amount > known[unit]:
+        study._change("more", {unit: amount - known[unit]}, works=False)
     if study._workers and study.status == "no worker":
         study.work()
+    elif study.status == "paused":
+        warnings.warn(study._paused, stacklevel=3)
     return study

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -30,8 +31,11 @@ from workbench.launch.work import StartWeights
 from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.settings.kwargs import SettingsKwargs
+from workbench.share.portable import pack_portable
 from workbench.task import ranks
 from workbench.task.errors import TaskError
+from workbench.task.state.walk import own_modules
+from workbench.tuners.study.sampler import seeded
 from workbench.values import first_names
 
 if TYPE_CHECKING:
@@ -132,6 +136,22 @@ def keep(
         parts["method"] = method
     with _at_start(bench):
         keep_for_trials(study, start, parts)
+
+
+def identity_of(sampler: Any) -> str:
+    """What is equal for two samplers of Optuna that propose alike: the class, and a hash of what
+    they hold. Their seeds do not count, since the study seeds them.
+
+    Raises PackageError where it cannot be packed.
+    """
+    alike = seeded(sampler, [0])
+    packed = pack_portable(alike, {"method": alike}, own_modules(), None)
+    with contextlib.closing(packed):
+        hashed = hashlib.sha256(packed.code)
+        for buffer in packed.buffers():
+            hashed.update(buffer)
+    kind = type(sampler)
+    return f"{kind.__module__}.{kind.__qualname__} {hashed.hexdigest()[:32]}"
 
 
 def length_of(bench: BenchBase, settings: Settings) -> Length:

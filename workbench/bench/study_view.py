@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import html
 import threading
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench.study_start import bench_of, open_start
 from workbench.export.errors import ExportError
 from workbench.plots.chart import Chart
+from workbench.plots.drawing.drawable import with_picture
 from workbench.runs.printable import printable
 from workbench.runs.study.record import PieceEnd, StudyRecord, TrialRecord
 from workbench.runs.tables.render import html_table, text_table
@@ -212,6 +212,8 @@ class StudyView:
             last = printable(" ".join(self._last_words().split()))
             ending = f"… {last[-_CAUSE:]}" if len(last) > _CAUSE else last
             sentences.append((f"No worker works on it. {ending}".rstrip(), "study.work()"))
+        if self.status == "paused":
+            sentences.append(("It is paused.", "study.resume()"))
         sentences += [(item.text, item.code) for item in advice(record)]
         return [*sentences, *((note, "") for note in self._notes)]
 
@@ -232,26 +234,23 @@ class StudyView:
             f"<li>{html.escape(text)}{f' <code>{html.escape(code)}</code>' if code else ''}</li>"
             for text, code in self._words()
         )
-        table, png = self._table(), self._png()
+        table = self._table()
         parts = [f"<p><b>{html.escape(self.headline)}</b></p>"]
         if words:
             parts.append(f"<ul>{words}</ul>")
-        if png:
-            parts.append(f"<img alt='charts of the study' src='data:image/png;base64,{png}'/>")
-        if len(table) > 1:
-            parts += [html_table("trials", table), f"<p>{self._left_out()}</p>"]
+        trials = html_table("trials", table) if len(table) > 1 else ""
+        parts.append(with_picture(self._png(), f"{trials}<p>{self._left_out()}</p>"))
         return f"<div>{''.join(parts)}</div>"
 
-    def _png(self) -> str:
-        """The charts as a picture in base64; "": there is nothing to draw yet."""
+    def _png(self) -> bytes:
+        """The charts as a picture; b"": there is nothing to draw yet."""
         from workbench.plots.drawing import matplotlib
 
         data = study_data(self.record)
         columns = [[*data.cost(), *data.importances(), *data.curves()], data.slices()]
         if not any(columns):
-            return ""
-        picture = matplotlib.small_png(matplotlib.overview(columns))
-        return base64.b64encode(picture).decode("ascii")
+            return b""
+        return matplotlib.small_png(matplotlib.overview(columns))
 
     def _ipython_display_(self) -> None:
         """Show it in a notebook, and keep what is shown up to date until the study ends."""

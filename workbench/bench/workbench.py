@@ -48,7 +48,7 @@ from workbench.bench.study_arguments import (
     recorded_length,
     rungs_of,
 )
-from workbench.bench.study_start import TrialBench, data_of, length_of
+from workbench.bench.study_start import TrialBench, data_of, identity_of, length_of
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
@@ -488,7 +488,8 @@ class Workbench(TrialBench):
         limits: {"parameters": 200_000} leaves out larger models.
         name: part of its id. A study of this name with the same code, data, space and settings is
         continued; with others it is a new study, and a warning says what differs. Of the data the
-        tensors and arrays in memory are compared (64 MB of each), and eight samples of each set.
+        tensors, arrays and lists in memory are compared (64 MB of each, evenly spread), and eight
+        samples of each set.
         compare: the name of a setting in the space, of which each value is tuned with an equal
         share of the budget: "optimizer". `study.compared` has the best of each, and the verdict
         compares these.
@@ -551,7 +552,7 @@ class Workbench(TrialBench):
             base=recorded_base(chosen, built),
             seeds=pairs,
             compare=comparing,
-            method="" if method is None else type(method).__name__,
+            method="" if method is None else identity_of(method),
             limits=limits_by_name,
             seed=chosen.seed,
             fresh_weights=self._recipe.build is not None,
@@ -567,7 +568,15 @@ class Workbench(TrialBench):
         study._notes = tuple(message.text for message in self._export_notes())
         if differs:
             warnings.warn(f"{differs}: this is a new study, {study.id}.", stacklevel=2)
-        named = {"space": space, "budget": budget, "seeds": seeds, "name": name, "compare": compare}
+        named = {
+            "space": space,
+            "budget": budget,
+            "seeds": seeds,
+            "limits": limits,
+            "name": name,
+            "compare": compare,
+            "method": None if method is None else Name("sampler"),
+        }
         called = {key: value for key, value in named.items() if value is not None}
         called |= {"workers": workers} if workers != 1 else {}
         self._listeners.notify(Called(line("study", {**called, **values, **overrides})))

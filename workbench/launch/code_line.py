@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from workbench.units import RATES, rate
 from workbench.values import plain
 
 
-class Name(str):
+@dataclass(frozen=True, repr=False)
+class Name:
     """A variable name in the line, in place of a value that no short code makes."""
 
+    name: str
+
     def __repr__(self) -> str:
-        return str(self)
+        return self.name
 
 
 def line(name: str, keywords: Mapping[str, Any], *positional: Any, of: str = "bench") -> str:

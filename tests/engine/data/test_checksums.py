@@ -194,6 +194,94 @@ def test_of_large_data_an_even_share_is_read(monkeypatch: pytest.MonkeyPatch) ->
     assert len({*sums[1:]}) == 3
 
 
+SIZE = 6000
+LISTS: dict[str, list[Any]] = {
+    "samples": [(torch.full((3,), float(n)), n) for n in range(SIZE)],
+    "texts": [f"text {n}" for n in range(SIZE)],
+    "few texts": [f"text {n}" for n in range(20)],
+    "documents": [[n, n + 1] for n in range(SIZE)],
+    "dicts": [{"x": n} for n in range(SIZE)],
+    "of sparse tensors": [torch.tensor([float(n), 0]).to_sparse() for n in range(50)],
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_items_of_lists_are_compared(name: str) -> None:
+    values = LISTS[name]
+    other = list(values)
+    other[len(values) // 2 + 1] = values[0]
+    assert of_data(values, samples=False) == of_data(list(values), samples=False)
+    assert of_data(values, samples=False) != of_data(other, samples=False)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_are_compared(layout: torch.layout) -> None:
+    def nested(last: float) -> Any:
+        rows = [X, torch.full((1, 3), float(last))]
+        return Counted(torch.nested.nested_tensor(rows, layout=layout))
+
+    assert of_data(nested(1)) == of_data(nested(1)) != of_data(nested(2))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr", "bsc"])
+def test_sparse_tensors_are_compared(layout: str) -> None:
+    def sparse(x: torch.Tensor) -> Any:
+        name = {"coo": "to_sparse"}.get(layout, f"to_sparse_{layout}")
+        return Counted(getattr(x, name)(*([(2, 2)] if "bs" in layout else [])))
+
+    x = torch.zeros(2000, 2)
+    x[:, 0] = torch.arange(2000.0)
+    other = x.clone()
+    other[999, 0] = 7.0
+    assert of_data(sparse(x)) == of_data(sparse(x.clone())) != of_data(sparse(other))
+
+
+class Counted(torch.utils.data.Dataset[Any]):
+    """Holds an object, and gives none of it."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("held", ["tensor", "array", "transposed", "expanded", "half", "int8"])
+def test_of_large_data_no_row_and_no_column_is_left_out(
+    held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.engine.data.checksums.OF_DATA", 4000)
+    monkeypatch.setattr("workbench.engine.data.checksums._BLOCK", 50)
+    kinds: dict[str, Callable[[torch.Tensor], Any]] = {
+        "tensor": lambda x: x,
+        "array": lambda x: x.numpy(),
+        "transposed": lambda x: x.t().contiguous().t(),
+        "expanded": lambda x: x[:, None].expand(-1, 3, -1),
+        "half": lambda x: x.bfloat16(),
+        "int8": lambda x: x.to(torch.int8),
+    }
+
+    def sums(x: torch.Tensor) -> str:
+        return of_data(Counted(kinds[held](x)))
+
+    long, wide = torch.zeros(5000, 4), torch.zeros(2, 10_000)
+    column, row = long.clone(), wide.clone()
+    column[:, 1], row[1, 50:90] = 1, 1
+    assert sums(long) == sums(long.clone()) != sums(column)
+    assert sums(wide) == sums(wide.clone()) != sums(row)
+
+
+def test_a_list_that_contains_itself_is_read() -> None:
+    around: list[Any] = [1, 2]
+    around.append(around)
+    assert of_data(Counted(around)) == of_data(Counted(around)) != of_data(Counted([1, 2]))
+
+
 def test_data_that_cannot_be_read_by_number() -> None:
     class Stream(torch.utils.data.IterableDataset[Any]):
         def __iter__(self) -> Any:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,22 @@ OF_PARAMETER = 1000
 """How many numbers of each parameter are read."""
 
 OF_DATA = 1 << 26
-"""How many bytes of each tensor or array in a data set are read, evenly spread."""
+"""How many bytes of each tensor, array and list in a data set are read, evenly spread."""
+_OF_ITEM, _OF_NUMBER = 1 << 8, 1 << 3
+"""As how many bytes an item of a list counts at least, and a number in a list of numbers alone."""
+_NUMBERS = {bool, int, float}
+_BLOCK = 1 << 20
+"""How many numbers of a tensor are read at once."""
+_SPARSE = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+"""By layout, the methods that return the tensors of a sparse one."""
+_WHOLE_NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By size in bytes, the type as which numbers of any type are read."""
 _SAMPLES = 8
 """How many samples of a data set are read, evenly spread."""
 
@@ -133,22 +149,81 @@ def _crc(value: Any, crc: int) -> int:
 
 
 def of_data(dataset: Any, *, samples: bool = True) -> str:
-    """The checksum of what is in a data set: of the tensors and arrays that it holds, and of some
-    samples as it gives them. samples: read these, which calls the user's code.
+    """The checksum of what is in a data set: of the tensors, arrays, lists and tuples that it
+    holds, and of some samples as it gives them. samples: read these, which calls the user's code.
     """
     crc = 0
     for reached in walk({"": dataset}, variables=False):
-        value = reached.value
-        if isinstance(value, Tensor | np.ndarray) and not getattr(value, "is_meta", False):
-            size = value.nbytes
-            crc = zlib.crc32(f"{tuple(value.shape)} {value.dtype}".encode(), crc)
-            crc = checksum_of(value[:: -(-size // OF_DATA)] if size > OF_DATA else value, crc)
+        if isinstance(reached.value, Tensor | np.ndarray | list | tuple):
+            crc = _spread(reached.value, crc, OF_DATA)
     if samples:
         for first, second in zip(_read(dataset), _read(dataset), strict=False):
             # what differs from one reading to the next is drawn anew each time
             if first == second:
                 crc = zlib.crc32(str(first).encode(), crc)
     return f"{crc:08x}"
+
+
+def _spread(value: Any, crc: int, most: int) -> int:
+    """Continue the checksum `crc` with about so many bytes of a value, evenly spread."""
+    if isinstance(value, str | bytes):
+        return checksum_of(value[:: max(1, len(value) // max(1, most))], crc)
+    parts = _parts(value)
+    if parts is not None:
+        crc = zlib.crc32(f"{type(value).__name__} {len(parts)}".encode(), crc)
+        flat = _NUMBERS.issuperset(map(type, parts))
+        count = min(len(parts), max(1, most // (_OF_NUMBER if flat else _OF_ITEM)))
+        chosen = itertools.islice(parts, 0, None, -(-len(parts) // max(1, count)))
+        if flat:
+            return zlib.crc32(repr(list(chosen)).encode(), crc)
+        for item in chosen if most else ():
+            # less than its share, since a list may contain itself
+            crc = _spread(item, crc, most // (count + 1))
+        return crc
+    if not isinstance(value, Tensor | np.ndarray):
+        return checksum_of(value, crc)
+    crc = zlib.crc32(f"{tuple(value.shape)} {value.dtype}".encode(), crc)
+    if isinstance(value, np.ndarray):
+        step = _step(value, most)
+        return checksum_of(value.flat[::step] if step > 1 else value, crc)
+    if value.is_meta:
+        return crc
+    if value.layout is not torch.strided:
+        return checksum_of(value, crc)
+    tensor = value.detach().resolve_conj().resolve_neg()
+    tensor = tensor.int_repr() if tensor.is_quantized else tensor
+    step, size = _step(tensor, most), tensor.numel()
+    if step == 1:
+        return checksum_of(tensor, crc)
+    tensor = tensor.view(_WHOLE_NUMBERS.get(tensor.element_size(), tensor.dtype))
+    for first in range(0, size, step * _BLOCK):
+        last = min(first + step * _BLOCK, size)
+        crc = checksum_of(tensor.take(torch.arange(first, last, step, device=tensor.device)), crc)
+    return crc
+
+
+def _step(value: Tensor | np.ndarray, most: int) -> int:
+    """Of which n every n-th number is read, so that these have so many bytes."""
+    step = max(1, -(-value.nbytes // max(1, most)))
+    while math.gcd(step, math.prod(value.shape[1:])) > 1:  # it would miss columns
+        step += 1
+    return step
+
+
+def _parts(value: Any) -> Sequence[Any] | None:
+    """What a value is made of; None: nothing else."""
+    if isinstance(value, Tensor):
+        if value.is_nested:
+            return value.unbind()
+        names = _SPARSE.get(value.layout)
+        return None if names is None else [getattr(value, name)() for name in names]
+    if isinstance(value, np.ndarray):
+        return value.ravel().tolist() if value.dtype.hasobject else None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    if isinstance(value, dict):
+        return list(value.items())
+    return value if isinstance(value, list | tuple) else None
 
 
 def _read(dataset: Any) -> list[int]:

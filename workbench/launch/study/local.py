@@ -16,6 +16,7 @@ import torch
 
 from workbench.launch import select_launcher
 from workbench.runs.folder.files import Folder, append_to, make_folder
+from workbench.runs.folder.ids import is_id
 from workbench.settings import Settings, SettingsError
 
 _LOGS = "logs"
@@ -83,12 +84,15 @@ def last_words(study: Path, most: int = 2000) -> tuple[str, str]:
     last = 0.0, "", b""
     with contextlib.suppress(OSError), Folder.opened(study / _LOGS) as folder:
         for file in folder.names(_MOST_LOGS):
+            name = file.removesuffix(".log")
+            if not is_id(name):  # the folder may be a stranger's
+                continue
             with contextlib.suppress(OSError, ValueError), folder.path_of(file) as path:
                 state = path.stat()
                 if state.st_mtime > last[0]:
                     with path.open("rb") as log:
                         log.seek(max(0, state.st_size - most))
-                        last = state.st_mtime, file.removesuffix(".log"), log.read(most)
+                        last = state.st_mtime, name, log.read(most)
     return last[1], last[2].decode(errors="replace").strip()
 
 

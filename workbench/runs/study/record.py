@@ -94,8 +94,8 @@ class StudyHead:
     compare: str = ""
     """The setting whose values are tuned equally and compared; "": none is."""
     method: str = ""
-    """The name of the sampler of Optuna that proposes trials, kept in the study's start; "": the
-    workbench proposes them.
+    """The class of the sampler of Optuna that proposes trials, with a hash of what it holds; "":
+    the workbench proposes them. The sampler is kept in the study's start.
     """
     seeds: int | None = None
     """How many fresh seeds judge the best trial; None: what the budget allows."""
@@ -114,6 +114,11 @@ class StudyHead:
     versions: Mapping[str, str] = field(default_factory=dict)
     created: float = 0.0
     """When, in seconds since 1970."""
+
+    @property
+    def sampler(self) -> str:
+        """The name of the sampler's class: "TPESampler"."""
+        return self.method.partition(" ")[0].rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -840,7 +845,7 @@ def head_of(data: Mapping[str, Any]) -> StudyHead:
         priors=priors,
         spent=max(0.0, _number(data, "spent") or 0.0),
         compare=data.get("compare") or "",
-        method=_of(data, "method", str, "")[:100],
+        method=_of(data, "method", str, "")[:1000],
         seeds=seeds,
         limits=_of(data, "limits", dict, {}),
         seed=max(0, _whole(data, "seed") or 0),

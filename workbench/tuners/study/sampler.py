@@ -80,17 +80,23 @@ def ask(record: StudyRecord, sampler: BaseSampler, planned: TrialProposal) -> Tr
     space = Space.from_record(record.space, record.priors)
     values: dict[str, Any] = {}
     for attempt in range(_TRIES):
-        asked = copy.deepcopy(sampler)
-        _seed(asked, [record.head.seed, planned.number, attempt])
+        asked = seeded(sampler, [record.head.seed, planned.number, attempt])
         with _quiet():
             study, _ = _study(asked, lower_is_better=record.head.mode == "min")
             for trial, state, value in _known(record):
                 _add(study, space, trial.values, state, value)
             values = _asked(study, space)
         if all(values != trial.values for trial in record.trials):
-            why = f"asked of {record.head.method}"
-            return TrialProposal(planned.number, values, record.head.method, why)
+            name = record.head.sampler
+            return TrialProposal(planned.number, values, name, f"asked of {name}")
     return planned
+
+
+def seeded(sampler: BaseSampler, seed: list[int]) -> BaseSampler:
+    """A copy of a sampler, whose generators are seeded."""
+    copied = copy.deepcopy(sampler)
+    _seed(copied, seed)
+    return copied
 
 
 def _known(record: StudyRecord) -> Iterator[tuple[TrialRecord, str, float | None]]:
