@@ -63,6 +63,23 @@ def test_its_charts(study: wb.Study) -> None:
     assert "val_loss by lr" in study.figure("slices").to_json()
 
 
+def test_a_notebook_has_its_words_as_text_too(
+    study: wb.Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[dict[str, str]] = []
+    monkeypatch.setattr("IPython.display.display", lambda data, **how: shown.append(data))
+    study._ipython_display_()
+    assert shown == [{"text/html": study._repr_html_(), "text/plain": repr(study)}]
+
+
+def test_a_piece_that_nobody_trains_is_interrupted(study: wb.Study) -> None:
+    add_trial(study.path, TrialProposal(13, {"lr": 0.1, "width": 64}, "prior"))
+    assert claim(study.path, 13, 0, 0, "a worker that is gone") is not None
+    assert study.table()[-1]["status"] == "interrupted"
+    assert "interrupted" in repr(study)
+    assert "trains" not in repr(study)
+
+
 def test_what_cannot_be_drawn_is_said(study: wb.Study, tmp_path: Path) -> None:
     with pytest.raises(
         wb.SettingsError, match=r"study\.plot\('slice'\): give one of 'cost', 'slices'"

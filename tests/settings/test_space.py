@@ -114,6 +114,16 @@ def test_without_a_space_the_budget_decides(fits, count):
     assert len(parsed(None, fits=fits).names) == count
 
 
+def test_tuples_stay_tuples():
+    shapes = Settings(), {"layers": (32,)}
+    space = Space.parse({"layers": [(32,), (64, 64)]}, *shapes)
+    recorded = Space.from_record(json.loads(json.dumps(space.to_record())))
+    assert recorded == space
+    assert recorded.values([0.9]) == {"layers": (64, 64)}
+    with pytest.raises(SettingsError, match="lists and tuples"):
+        Space.parse({"layers": [(32,), [64, 64]]}, *shapes)
+
+
 def test_too_many_dimensions_for_the_budget():
     space = parsed(
         {"dropout": (0.0, 0.5), "lr": (1e-4, 1.0), "width": [64, 128], "batch_size": [16, 32]}

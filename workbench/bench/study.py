@@ -18,7 +18,7 @@ from typing import Any
 
 from workbench.bench.study_arguments import budget_of, checked_count
 from workbench.bench.study_start import TrialBench, keep
-from workbench.bench.study_view import StudyView, absolute
+from workbench.bench.study_view import StudyView, absolute, states_of
 from workbench.export.source.capture import CallSite
 from workbench.launch.study import local
 from workbench.launch.study.liveness import ENDED, Observer
@@ -229,6 +229,7 @@ class Study(StudyView):
         `pandas.DataFrame(study.table())`.
         """
         record, rows = self.record, []
+        lives = self._status(record) in ("running", "paused")
         for trial, piece in _pieces(record):
             end = piece.end
             rows.append(
@@ -238,7 +239,7 @@ class Study(StudyView):
                     **absolute(trial, end),
                     "seed": piece.seed,
                     "rung": record.head.rungs[min(piece.rung, record.last_rung)],
-                    "status": _state(piece),
+                    "status": states_of([piece], lives)[0],
                     record.head.monitor: None if end is None else end.value,
                     "cost": None if end is None else end.cost,
                     "run": piece.run,
@@ -544,12 +545,6 @@ def _settings(record: StudyRecord, trial: TrialRecord) -> dict[str, Any]:
 def _in_words(budget: Mapping[str, float]) -> str:
     ((unit, amount),) = budget.items()
     return duration(amount) if unit == "seconds" else f"{amount:g} fits"
-
-
-def _state(piece: PieceRecord) -> str:
-    if piece.end is not None:
-        return piece.end.status
-    return "waits" if piece.state == "open" else "trains"
 
 
 def _ended(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> str:

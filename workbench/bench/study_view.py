@@ -7,7 +7,7 @@ import html
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from workbench.export.errors import ExportError
 from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import with_picture
 from workbench.runs.printable import printable
-from workbench.runs.study.record import PieceEnd, StudyRecord, TrialRecord
+from workbench.runs.study.record import PieceEnd, PieceRecord, StudyRecord, TrialRecord
 from workbench.runs.tables.render import html_table, text_table
 from workbench.settings import SettingsError
 from workbench.tuners.study.charts import study_data
@@ -40,6 +40,15 @@ _CAUSES, _CAUSE = 3, 300
 """The most different causes of failed trials that are shown, and their characters."""
 _LIVE = 2.0
 """Seconds between two looks at the record of a study that is shown."""
+
+
+def states_of(pieces: Iterable[PieceRecord], lives: bool) -> list[str]:
+    """What each piece does, in a word. lives: whether a worker lives that may train it."""
+    claimed = "trains" if lives else "interrupted"
+    return [
+        piece.end.status if piece.end is not None else {"open": "waits"}.get(piece.state, claimed)
+        for piece in pieces
+    ]
 
 
 def absolute(trial: TrialRecord, end: PieceEnd | None) -> dict[str, Any]:
@@ -178,12 +187,13 @@ class StudyView:
         )
         names = [*dict.fromkeys(name for trial in record.trials for name in trial.values)]
         rows = [["trial", "from", *names, "length", record.head.monitor, "status", "run"]]
+        lives = self.status in ("running", "paused")
         for trial in ordered[:_ROWS]:
             rung = longest[trial.number]
             piece = trial.piece(rung) if rung >= 0 else None
             end = None if piece is None else piece.end
             values = absolute(trial, end)
-            status = "trains" if trial.pieces else "waits"
+            status = states_of(trial.pieces, lives)[-1] if trial.pieces else "waits"
             rows.append(
                 [
                     str(trial.number),
@@ -211,7 +221,8 @@ class StudyView:
         if self.hint:
             last = printable(" ".join(self._last_words().split()))
             ending = f"… {last[-_CAUSE:]}" if len(last) > _CAUSE else last
-            sentences.append((f"No worker works on it. {ending}".rstrip(), "study.work()"))
+            call = f"study.work(), or workbench study work {self.path.name}"
+            sentences.append((f"No worker works on it. {ending}".rstrip(), call))
         if self.status == "paused":
             sentences.append(("It is paused.", "study.resume()"))
         sentences += [(item.text, item.code) for item in advice(record)]
@@ -256,7 +267,7 @@ class StudyView:
         """Show it in a notebook, and keep what is shown up to date until the study ends."""
         from IPython.display import HTML, display
 
-        handle = display(HTML(self._repr_html_()), display_id=True)
+        handle = display(self._bundle(), raw=True, display_id=True)
         if handle is None or self.status == "ended":
             return
 
@@ -267,13 +278,16 @@ class StudyView:
                     time.sleep(_LIVE)
                     if (state := self._state()) != before:
                         before = state
-                        handle.update(HTML(self._repr_html_()))
-                handle.update(HTML(self._repr_html_()))
+                        handle.update(self._bundle(), raw=True)
+                handle.update(self._bundle(), raw=True)
             except Exception as error:  # noqa: BLE001 - it is shown
                 text = html.escape(printable(f"{self.path.name} cannot be shown: {error}"))
                 handle.update(HTML(f"<p>{text}</p>"))
 
         threading.Thread(target=follow, name="workbench-study-view", daemon=True).start()
+
+    def _bundle(self) -> dict[str, str]:
+        return {"text/html": self._repr_html_(), "text/plain": repr(self)}
 
     def _state(self) -> object:
         """Something that differs when the view does."""

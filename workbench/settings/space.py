@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
@@ -163,6 +163,8 @@ class Choice(Dimension):
     """Some values to choose from. Numbers in their order are neighbours."""
 
     choices: tuple[Any, ...] = ()
+    tuples: bool = False
+    """Whether sequences among the values are tuples, which a record keeps as lists."""
 
     @property
     def ordered(self) -> bool:
@@ -188,6 +190,11 @@ def prior_of(dimension: Dimension, priors: Mapping[str, Any]) -> Any:
     None: nothing.
     """
     return priors.get(dimension.name, priors.get(dimension.path[-1]))
+
+
+def tuples(values: Iterable[Any]) -> list[Any]:
+    """The values, with a tuple in place of each list."""
+    return [tuple(value) if isinstance(value, list) else value for value in values]
 
 
 _KINDS: dict[str, type[Dimension]] = {"float": Float, "int": Int, "choice": Choice}
@@ -249,7 +256,9 @@ class Space:
                 fields = dict(entry)
                 kind = _KINDS[fields.pop("kind")]
                 if "choices" in fields:
-                    fields["choices"] = tuple(fields["choices"])
+                    as_written = tuples if fields.get("tuples") is True else list
+                    fields["choices"] = tuple(as_written(fields["choices"]))
+                    (fields["present"],) = as_written([fields.get("present")])
                 dimension = kind(name=name, **fields)
                 _check_record(dimension)
                 dimension = _resolved(dimension, prior_of(dimension, priors or {}))
@@ -549,7 +558,14 @@ class _Parser:
         if isinstance(entry, list):
             choices = _distinct(name, entry)
             self._check_values(name, choices)
-            return Choice(full_name, choices=choices)
+            kinds = {type(value) for value in choices} & {list, tuple}
+            if len(kinds) > 1:
+                raise SettingsError(
+                    f"space: {name}={shown(entry)} has lists and tuples: write all of them as lists"
+                    " or all as tuples."
+                )
+            written = tuple in kinds and full_name == name
+            return Choice(full_name, choices=choices, tuples=written)
         if isinstance(entry, tuple) and len(entry) == 2:
             low, high = map(plain, entry)
             if _is_number(low) and _is_number(high):

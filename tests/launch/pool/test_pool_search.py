@@ -65,7 +65,9 @@ def test_the_limit_is_one_of_each_rank(tmp_path, one_thread):
         return F.cross_entropy(output, y) + 0 * torch.zeros(len(y) * 10 * MB // 4).sum()
 
     b = bench(plain_net(), labelled(128), tmp_path, loss=loss, devices=2)
-    found = b.find_batch_size(init_val=8, steps_per_trial=1, max_memory=240 * MB).result()
+    found = b.find_batch_size(
+        init_val=8, steps_per_trial=1, max_memory=240 * MB, min_updates_per_epoch=1
+    ).result()
     assert [(t.size, t.ok) for t in found.trials] == [(8, True), (16, True), (32, False)]
     assert found.trials[2].error.startswith("rank 0: ")
     assert found.trials[0].peak_bytes > 75 * MB  # 80, less what the process had free before
@@ -78,7 +80,7 @@ def test_other_errors_end_it_as_they_are(tmp_path, one_thread):
         return F.cross_entropy(output, y)
 
     job = bench(plain_net(), labelled(), tmp_path, loss=loss, devices=2).find_batch_size(
-        steps_per_trial=1
+        steps_per_trial=1, min_updates_per_epoch=1
     )
     with pytest.raises(LookupError, match="something else"):
         job.result()

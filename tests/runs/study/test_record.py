@@ -70,6 +70,14 @@ def test_what_is_written_is_read(path):
     assert record.problems == ()
 
 
+def test_tuples_of_the_space_are_tuples_in_trials(tmp_path):
+    layers = {"kind": "choice", "choices": ((32,), (64, 64)), "tuples": True}
+    path = new_study(tmp_path, replace(HEAD, space={"layers": layers}))
+    add_trial(path, TrialProposal(1, {"layers": (64, 64), "other": [1]}, "prior"))
+    (trial,) = StudyRecord.read(path).trials
+    assert trial.values == {"layers": (64, 64), "other": [1]}
+
+
 def test_numbers_of_studies_are_given_once(tmp_path):
     names = [new_study(tmp_path, replace(HEAD, name=name)).name for name in ("a", "b/../c", "")]
     assert names == ["0001-a", "0002-b-c", "0003-study"]

@@ -201,7 +201,7 @@ class Worker:
             where = user_line(error)
             cause = f"{type(error).__name__}: {printable(str(error))[:_CAUSE]}"
             cause += f" ({where})" if where else ""
-        why = f"method={record.head.method} has failed, {cause}"
+        why = f"method={record.head.sampler} has failed, {cause}"
         self._tell(f"trial {planned.number}: {why}: the workbench proposes it")
         return replace(planned, why=f"{planned.why}; {why}")
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from workbench.runs.folder.files import Folder
 from workbench.runs.folder.ids import is_id
-from workbench.settings.space import Space
+from workbench.settings.space import Space, tuples
 from workbench.units import counted
 from workbench.values import is_plain, shown
 
@@ -502,7 +502,7 @@ class _Reader:
                 head = head_of(folder.read_json(HEAD, LARGEST_HEAD))
             self._rungs, self._compare = len(head.rungs), head.compare
             changes = [change for _, change in sorted(self._changes(folder))]
-            return StudyRecord(
+            record = StudyRecord(
                 self._path,
                 head,
                 tuple(sorted(self._trials(folder), key=lambda trial: trial.number)),
@@ -512,6 +512,7 @@ class _Reader:
                 self._unread,
                 self._listed,
             )
+            return _with_tuples(record)
 
     @contextlib.contextmanager
     def _opened(self, outer: Folder, path: Path) -> Iterator[tuple[Folder, list[str]] | None]:
@@ -909,6 +910,20 @@ def change_of(data: Mapping[str, Any]) -> Change:
         int(_number(data, "after") or 0),
         _number(data, "created") or 0.0,
     )
+
+
+def _with_tuples(record: StudyRecord) -> StudyRecord:
+    """The record with a tuple in place of each list of dimensions whose values are tuples."""
+    names = {name for name, entry in record.space.items() if entry.get("tuples") is True}
+    if not names:
+        return record
+    trials = []
+    for trial in record.trials:
+        values = dict(trial.values)
+        for name in names & values.keys():
+            (values[name],) = tuples([values[name]])
+        trials.append(replace(trial, values=values))
+    return replace(record, trials=tuple(trials))
 
 
 def _check_compare(name: str, space: Mapping[str, Any]) -> None:
