@@ -282,7 +282,7 @@ def test_searches_and_predictions() -> None:
     expected, _, predicted = rank(1)
     assert curve == others
     np.testing.assert_allclose(curve, expected, rtol=1e-4)
-    assert sizes == [2, 4, 8]
+    assert [*dict.fromkeys(sizes)] == [2, 4, 8]  # those that come into question are timed again
     torch.testing.assert_close(found, predicted, rtol=1e-5, atol=1e-6)
 
 
