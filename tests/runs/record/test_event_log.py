@@ -169,7 +169,7 @@ def test_a_deleted_run_is_still_known_and_no_other_run_is_read_for_it(
     run, listed = Run.from_events(job.events, job.folder.path), bench.runs[-1]
     bench.delete(run.id)
     panel = Panel(bench)
-    assert any("was deleted" in str(child.value) for child in panel.notice.children)
+    assert any("was deleted" in text for _, text in panel.notice.lines)
     panel.close()
     for known in (run, listed, job.result()):
         assert (known.status, known.step) == ("finished", 120)

@@ -45,7 +45,9 @@ def flush(step: int, rows: int = 20, layers: int = LAYERS, **more: Any) -> Steps
         "lr": pack([0.1] * rows),
         "grad_norm": pack(norms[:, 0]),
     }
-    return StepsDone(step, 1, rows, 0, step + 1.0, columns | {"layer_norms": pack(norms)} | more)
+    return StepsDone(
+        step, 1, rows, 0, step + 1.0, columns | {"layer_norms": pack(norms)} | more, cpu=0.25
+    )
 
 
 def a_long_run(updates: int = 4000) -> Iterator[Event]:

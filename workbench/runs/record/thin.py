@@ -22,7 +22,8 @@ from workbench.runs.record.lines import Budget, whole_lines
 NEWEST, LEFT = 1 / 4, 5 / 8
 """Shares of the allowed bytes: for the newest updates, and for all updates after a thinning."""
 _MARKS = tuple(f'"{name}":"'.encode() for name in BY_LAYER)
-_STRIDE = re.compile(rb'"layers_every":(\d{1,15})(?:,"samples":(?:\d{1,15}|null))?\}')
+_STRIDE = re.compile(rb'"layers_every":(\d{1,15})(?:,"[a-z]{1,20}":[-+.e\w]{1,30})*\}')
+"""The stride, and the numbers that follow it in a line."""
 
 
 def layer_size(event: Event) -> int:
