@@ -1,6 +1,8 @@
 """What a record says in an output cell is text there, and never a tag."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,6 @@ from workbench.runs.tables.brief import RunBrief
 from workbench.runs.tables.compare import compare
 from workbench.runs.tables.render import html_table
 from workbench.ui.canvas.widget import LiveView
-from workbench.ui.controls.notice import Notice
 from workbench.ui.static_output import StaticOutput
 
 QUOTED = '"><img src=x onerror=alert(1)>'
@@ -66,10 +67,17 @@ def test_the_picture_that_stays_is_text():
     assert is_text(still.bundles()[0]["text/html"])
 
 
-def test_notices_and_the_canvas_hold_text():
-    notice = Notice()
-    notice.say(SCRIPT, "error")
-    assert is_text(notice._text.value)
+def test_the_front_ends_make_no_markup_of_texts():
+    """Notices, names and errors become text nodes; the one exception is the icon of a button."""
+    files = Path(__file__).parents[2].glob("extensions/*/src/**/*.ts")
+    markup = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write")
+    lines = [line for file in files for line in file.read_text("utf-8").splitlines()]
+    assert len(lines) > 1000
+    (icon,) = filter(markup.search, lines)
+    assert "<svg" in icon
+
+
+def test_the_canvas_holds_text():
     view = LiveView()
     for event in marked():
         view.draw(event)
