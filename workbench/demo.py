@@ -119,6 +119,7 @@ def demo(output: Path) -> dict[str, Any]:
 def _losses_of(script: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Run the script with accelerate in another process, and return its losses."""
     log = script.with_name("losses.jsonl")
+    log.unlink(missing_ok=True)  # a script adds to the file, which may be of an earlier demo
     launch = [
         sys.executable,
         "-m",
