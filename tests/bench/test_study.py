@@ -378,6 +378,7 @@ def test_without_a_worker_nothing_waits_forever(
         study.result()
     with pytest.raises(FileNotFoundError, match="Near it: 0001-study"):
         wb.Study.open("7", bench.root)
+    assert wb.Study.open("study", bench.root).id == study.id
 
 
 def test_an_error_of_the_code_is_its_result(bench: wb.Workbench, started: list[list[str]]) -> None:

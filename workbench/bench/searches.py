@@ -307,8 +307,17 @@ class Searches(BenchBase):
         wanted = StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
         self._refuse_other_model(wanted)
-        for values in request.recipes or ():
-            self._task.refuse_optimizer(self._settings.replace(**{**overrides, **values}))
+        for values in request.recipes or ({"optimizer": "adamw"},):
+            try:
+                self._task.refuse_optimizer(self._settings.replace(**{**overrides, **values}))
+            except SettingsError as error:
+                if request.recipes is not None:
+                    raise
+                raise SettingsError(
+                    f"find_recipe compares optimizers, which this bench cannot have: {error} To"
+                    " compare rates and schedules of the present one, give them:"
+                    " recipes=[{'lr': 1e-2, 'lr_schedule': 'cosine'}, …]."
+                ) from None
             self._task.refuse_unused(values)
         called = {**differing(request, RecipeRequest()), **wanted.keywords}
         return self._find_settings(

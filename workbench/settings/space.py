@@ -495,11 +495,10 @@ class _Parser:
                 " It is an object and no number: let the function that makes the model choose it by"
                 f' a parameter, and return it, {{"model": …, {name!r}: …}}.'
             )
-        if name in SPOKEN and SPOKEN[name] not in self.build:
-            near = [SPOKEN[name]]
-        else:
-            known = [*self.build, *Settings.model_fields]
-            near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
+        names = [*self.build, *Settings.model_fields]
+        meanings = {**SPOKEN, **dict(zip(names, names, strict=True))}
+        close = difflib.get_close_matches(name.lower(), meanings, n=1, cutoff=0.6)
+        near = [*dict.fromkeys(meanings[word] for word in close)]
         refused = _why_refused(near[0]) if len(near) == 1 and near[0] not in self.build else ""
         if refused:
             return f" {near[0]} cannot be chosen: {refused}."
@@ -583,6 +582,11 @@ class _Parser:
         if not low < high:
             raise SettingsError(f"{text}: give (low, high), the lower one first.")
         whole = type(low) is int and type(high) is int
+        if not whole and name not in RATES and type(self.build.get(name)) is int:
+            raise SettingsError(
+                f"{text}: {name} is a whole number, {self.build[name]}: give"
+                f" ({math.floor(low)}, {math.ceil(high)})."
+            )
         self._check_values(
             name, (low, high) if whole else (low, high, low + 0.381966 * (high - low))
         )

@@ -359,6 +359,19 @@ def test_a_call_in_an_imported_module(home: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("names", ["*", "wb, base"])
+def test_the_workbench_comes_from_an_own_module(home: Path, names: str) -> None:
+    (home / "wbt_all.py").write_text(
+        "import workbench as wb\nfrom wbt_base import base\nimport torch\n"
+    )
+    (home / "wbt_base.py").write_text("def base(n):\n    return [n]\n")
+    outcome = replay_file(
+        home / "main.py", f"from wbt_all import {names}\nx = base(1)\nbench = wb.Workbench(x)\n"
+    )
+    assert outcome.sliced.code == "def base(n):\n    return [n]\n\n\nx = base(1)\n"
+    assert not outcome.sliced.differs
+
+
 def test_changes_by_functions_of_an_own_module_are_kept(home: Path) -> None:
     (home / "wbt_reg.py").write_text(
         "KNOWN = {}\ndef register(name, value):\n    KNOWN[name] = value\ndef get(name):\n    return KNOWN[name]\n"

@@ -99,12 +99,18 @@ def test_where_it_proposes_only_what_trials_have_the_plan_stays() -> None:
     assert ask(record, optuna.samplers.RandomSampler(seed=1), planned) is planned
 
 
+class HoldsAFile(optuna.samplers.RandomSampler):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("cannot pickle '_io.TextIOWrapper' object")
+
+
 @pytest.mark.parametrize(
     ("sampler", "says"),
     [
         ("gp", "method='gp' is no sampler: give an object"),
         (optuna.samplers.TPESampler, "is no sampler: give an object"),
         (optuna.samplers.NSGAIISampler(seed=1), "keeps what it knows in Optuna's storage"),
+        (HoldsAFile(), r"method=HoldsAFile\(\) cannot be copied"),
         (optuna.samplers.GridSampler({"depth": [1]}), "cannot propose a trial of this space"),
     ],
 )

@@ -229,8 +229,12 @@ class Namespace:
         """What `name` was imported as, if what it holds at `place` was imported."""
         for at in self.reaching(name, place):
             for item in origins.imported(self.statements[at].node, self.package):
-                if item.binds in (name, "*"):
-                    return item.identity if item.binds == name else f"{item.module}.{name}"
+                if item.binds == "*":
+                    return origins.identity_of(item.module, name)
+                if item.binds == name and item.name is not None:
+                    return origins.identity_of(item.module, item.name)
+                if item.binds == name:
+                    return item.identity
         return None
 
     def path_of(self, node: ast.expr, place: int) -> str | None:

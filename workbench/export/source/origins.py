@@ -123,9 +123,9 @@ def star_names(module: str, label: str) -> frozenset[str]:
     )
 
 
-def star_identity(module: str, name: str) -> str:
-    """The object to which `name` refers after `from module import *`. A module that is
-    re-exported is the same everywhere.
+def identity_of(module: str, name: str) -> str:
+    """The full name of the object to which `name` refers after `from module import name`, or a
+    star in its place. A module that is re-exported is the same everywhere.
     """
     held = getattr(sys.modules.get(module), name, None)
     return held.__name__ if isinstance(held, ModuleType) else f"{module}.{name}"

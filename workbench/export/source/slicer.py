@@ -96,6 +96,7 @@ class Slicer:
         self._late_found: set[tuple[str, int, str]] = set()
         self._late_missing: list[tuple[Namespace, int, str]] = []
         self._tainted: dict[tuple[str, int], bool] = {}
+        self._faces: dict[tuple[str, str], bool] = {}
         self._changed: dict[tuple[str, int], frozenset[str]] = {}
         self._called: frozenset[str] = frozenset()
         self._model: set[tuple[int, str]] = set()
@@ -521,10 +522,24 @@ class Slicer:
         # `import torch, workbench as wb` has only one
         ours = [item for item in origins.imported(node) if _is_ours(item) and item.binds == base]
         if isinstance(node, ast.ImportFrom):
-            return not node.level and any(item.name in FACE for item in ours)
+            if not node.level and any(item.name in FACE for item in ours):
+                return True
+            imported = self.imported(program, node, base)
+            return imported is not None and self._exports_face(*imported)
         if program.modules.get(base, "").partition(".")[0] == "workbench" and attribute:
             return attribute in FACE
         return bool(ours) if isinstance(node, ast.Import) else self.tainted(program, at)
+
+    def _exports_face(self, program: Namespace, name: str) -> bool:
+        """Whether a module's `name` is such a part: `from base import *`, where base.py imports
+        the workbench.
+        """
+        key = (program.name, name)
+        if key not in self._faces:
+            self._faces[key] = False  # modules may import each other
+            bindings = program.reaching(name, program.end)
+            self._faces[key] = any(self._is_face(program, at, name, "") for at in bindings)
+        return self._faces[key]
 
     def _reads_face(
         self, program: Namespace, name: str, place: int, seen: set[tuple[str, int]]

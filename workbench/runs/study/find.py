@@ -21,17 +21,17 @@ def study_folders(root: Path) -> list[Path]:
 
 
 def find_study(root: Path, text: str) -> Path:
-    """The folder of the study of this id ("0003-study") or number ("3").
+    """The folder of the study of this id ("0003-study"), number ("3") or name ("study").
 
     Raises FileNotFoundError if there is none, ValueError if there are several. Both name similar
     ids.
     """
     folders = {folder.name: folder for folder in study_folders(root)}
-    ids = matching_ids(text, folders)
+    ids = matching_ids(text, folders) or [id for id in folders if id.partition("-")[2] == text]
     if len(ids) == 1:
         return folders[ids[0]]
     if ids:
         names = ", ".join(map(printable, ids))
-        raise ValueError(f"{text} is the number of several studies in {root}: {names}.")
+        raise ValueError(f"Several studies in {root} are called {text}: {names}. Give the whole id.")
     hint = f"Near it: {near(text, folders)}." if folders else "It holds no studies."
     raise FileNotFoundError(f"There is no study {text!r} in {root}. {hint}")

@@ -50,7 +50,14 @@ def refuse_unfit(sampler: Any, space: Space, *, lower_is_better: bool) -> None:
     if not isinstance(sampler, BaseSampler):
         raise SettingsError(f"study: method={shown(sampler)} is no sampler: {remedy}.")
     random = np.random.default_rng(0)
-    tried = copy.deepcopy(sampler)
+    try:
+        tried = copy.deepcopy(sampler)
+    except Exception as error:
+        raise SettingsError(
+            f"study: method={name}() cannot be copied ({error}): each trial asks a copy of its own,"
+            " so that it does not depend on the worker. Let the sampler open what it needs when it"
+            " is asked."
+        ) from error
     with _quiet():
         study, storage = _study(tried, lower_is_better=lower_is_better)
         for number in range(_KNOWN):

@@ -207,7 +207,7 @@ def _meanings(program: Namespace, place: int) -> Iterable[tuple[str, str]]:
         name = item.binds
         if name == "*" and not origins.is_inlined(item.module):
             needed = {n for at, n in program.needed if at == place}
-            yield from ((n, f"import {origins.star_identity(item.module, n)}") for n in needed)
+            yield from ((n, f"import {origins.identity_of(item.module, n)}") for n in needed)
         elif (place, name) in program.needed:
             if not origins.is_inlined(item.module):
                 yield name, f"import {item.identity}"
