@@ -278,7 +278,9 @@ def test_an_object_that_makes_its_own_optimizer_races_rates_and_schedules(tmp_pa
         assert found.best in rates
         with pytest.raises(SettingsError, match="Own makes its own optimizer"):
             b.find_recipe(recipes=[{"optimizer": "sgd"}])
-        with pytest.raises(SettingsError, match="compares optimizers.*Own makes its own.*recipes="):
+        with pytest.raises(
+            SettingsError, match=r"compares optimizers.*Own makes its own.*recipes="
+        ):
             b.find_recipe(updates=200)
 
 

@@ -32,6 +32,6 @@ def find_study(root: Path, text: str) -> Path:
         return folders[ids[0]]
     if ids:
         names = ", ".join(map(printable, ids))
-        raise ValueError(f"Several studies in {root} are called {text}: {names}. Give the whole id.")
+        raise ValueError(f"Several studies in {root} are called {text}: {names}. Give an id.")
     hint = f"Near it: {near(text, folders)}." if folders else "It holds no studies."
     raise FileNotFoundError(f"There is no study {text!r} in {root}. {hint}")
