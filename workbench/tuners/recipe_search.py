@@ -444,7 +444,7 @@ class _Race:
 
     def conclusion(self, left_out: Sequence[str]) -> RecipeSearchEnded:
         """The result, from the losses of the last round."""
-        run, ended = self._run, "all recipes tried"
+        run, ended = self._run, "some recipes tried" if left_out else "all recipes tried"
         listed = ", ".join(
             f"{recipe_name(values)}: {_loss(loss)}"
             for values, loss in sorted(self._losses, key=lambda pair: pair[1])
