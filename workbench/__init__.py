@@ -26,6 +26,8 @@ if _typing.TYPE_CHECKING:
     from workbench.task.data.datasets import batches as batches
     from workbench.task.errors import TaskError as TaskError
     from workbench.task.metrics.over_epoch import over_epoch as over_epoch
+    from workbench.task.optim.group_rules import group as group
+    from workbench.task.optim.group_rules import layer_decay as layer_decay
     from workbench.task.protocol import Schedule as Schedule
     from workbench.task.protocol import Task as Task
     from workbench.tuners.batch_size.batch_size_finder import BatchSizes as BatchSizes
@@ -44,6 +46,8 @@ _HOMES = {
     "Study": "workbench.bench.study",
     "rerun": "workbench.bench.rerun",
     "over_epoch": "workbench.task.metrics.over_epoch",
+    "group": "workbench.task.optim.group_rules",
+    "layer_decay": "workbench.task.optim.group_rules",
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
     "TaskError": "workbench.task.errors",
@@ -70,6 +74,8 @@ __all__ = [
     "attach",
     "batches",
     "compare",
+    "group",
+    "layer_decay",
     "over_epoch",
     "rerun",
 ]

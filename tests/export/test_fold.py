@@ -69,7 +69,18 @@ CONSTANTS = st.fixed_dictionaries(
         "CLIP_ALGORITHM": st.sampled_from(["norm", "value"]),
         "ACCUMULATES": st.booleans(),
         "ACCUMULATE_GRAD_BATCHES": st.integers(1, 3),
-        "SCHEDULE": st.sampled_from(["", "constant", "linear", "cosine", "one_cycle"]),
+        "SCHEDULE": st.sampled_from(
+            [
+                "",
+                "constant",
+                "linear",
+                "cosine",
+                "one_cycle",
+                "wsd",
+                "inverse_sqrt",
+                "cosine_restarts",
+            ]
+        ),
         "WARMS_UP": st.booleans(),
         "WARMUP": st.just(2),
         "OWN_SCHEDULER": st.sampled_from(["", "step", "epoch"]),

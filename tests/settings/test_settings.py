@@ -73,6 +73,11 @@ BAD: dict[str, list[Any]] = {
     "gradient_clip_val": [-1, math.inf, "off"],
     "gradient_clip_algorithm": ["both"],
     "lr_schedule": ["cos", None],
+    "min_lr_ratio": [-0.1, 1.1, math.nan, None],
+    "decay_fraction": [0, 1.1, None],
+    "decay_shape": ["sqrt", None],
+    "lr_power": [0, -1, None],
+    "restarts": [0, 1.5, None],
     "warmup": [-1, -0.1, 1.0, 2.5, math.nan, True, "5%", None],
     "precision": ["8", 8, True, "16-true", "bf16-true", "transformer-engine", "half"],
     "compile": [2, None],
@@ -263,7 +268,7 @@ GOOD = st.fixed_dictionaries(
     optional={
         "accumulate_grad_batches": st.integers(1, 99)
         | st.dictionaries(st.integers(0, 99), st.integers(1, 99), min_size=1),
-        "lr_schedule": st.sampled_from(["constant", "linear", "cosine", "one_cycle"]),
+        "lr_schedule": st.sampled_from(["constant", "linear", "cosine", "one_cycle", "wsd"]),
         "warmup": st.integers(0, 999) | st.floats(0, 1, exclude_max=True),
         "precision": st.sampled_from(["32-true", "16-mixed", "bf16-mixed"]),
         "compile": st.booleans() | st.just("eager"),

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import pickle
 
 import pytest
@@ -12,7 +13,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, Se
 
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
-from workbench.techniques.schedules import built_in, fast_forward, is_built_in
+from workbench.techniques.schedules import WITHOUT_LENGTH, built_in, fast_forward, is_built_in
 
 
 def sgd(*rates, momentum=0.0):
@@ -38,6 +39,19 @@ def rates(updates, *, told=True, taken=None, **settings):
     return [row[0] for row in steps(optimizer, scheduler, taken or updates)]
 
 
+SHAPES = [
+    "constant",
+    "linear",
+    "cosine",
+    "one_cycle",
+    "wsd",
+    "polynomial",
+    "inverse_sqrt",
+    "cosine_restarts",
+]
+COSINE = [0.5 * (1 + math.cos(math.pi * k / 8)) for k in range(8)]
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -49,6 +63,33 @@ def rates(updates, *, told=True, taken=None, **settings):
         (
             {"lr_schedule": "cosine", "warmup": 0.5},
             [0.25, 0.5, 0.75, 1, 1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5],
+        ),
+        (
+            {"lr_schedule": "linear", "min_lr_ratio": 0.2},
+            [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3],
+        ),
+        (
+            {"lr_schedule": "wsd", "warmup": 2, "decay_fraction": 0.5, "decay_shape": "linear"},
+            [0.5, 1, 1, 1, 1, 0.75, 0.5, 0.25],
+        ),
+        (
+            {"lr_schedule": "wsd", "decay_fraction": 0.5, "min_lr_ratio": 0.5},
+            [1, 1, 1, 1, 1, 0.75, 1 - 0.5**1.5, 1 - 0.75**0.5 / 2],
+        ),
+        ({"lr_schedule": "wsd", "decay_fraction": 1.0, "decay_shape": "cosine"}, COSINE),
+        ({"lr_schedule": "polynomial"}, [(1 - k / 8) ** 2 for k in range(8)]),
+        ({"lr_schedule": "polynomial", "lr_power": 1.0}, [1 - k / 8 for k in range(8)]),
+        (
+            {"lr_schedule": "inverse_sqrt", "warmup": 2},
+            [0.5, 1, *((2 / k) ** 0.5 for k in range(2, 8))],
+        ),
+        (
+            {"lr_schedule": "inverse_sqrt", "warmup": 1, "min_lr_ratio": 0.5},
+            [1, 1, 0.5**0.5, (1 / 3) ** 0.5, 0.5, 0.5, 0.5, 0.5],
+        ),
+        (
+            {"lr_schedule": "cosine_restarts", "restarts": 1},
+            [1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5] * 2,
         ),
     ],
 )
@@ -67,7 +108,7 @@ def test_warm_up_and_cosine_are_torchs_linear_and_cosine_in_a_row(updates, data)
     assert ours == pytest.approx([row[0] for row in twin], rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("shape", ["constant", "linear", "cosine", "one_cycle"])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_groups_keep_their_ratios(shape):
     optimizer = sgd(1.0, 0.1, 0.01)
     scheduler = built_in(optimizer, Settings.make(lr_schedule=shape, warmup=3), 12)
@@ -84,7 +125,7 @@ def test_no_schedule_is_no_scheduler():
     assert optimizer.param_groups[0]["lr"] == 0.3
 
 
-@pytest.mark.parametrize("shape", ["linear", "cosine"])
+@pytest.mark.parametrize("shape", ["linear", "cosine", "wsd", "polynomial", "cosine_restarts"])
 def test_behind_its_end_a_schedule_stays_at_zero(shape):
     assert rates(4, taken=9, lr_schedule=shape)[4:] == pytest.approx([0] * 5, abs=1e-15)
 
@@ -165,7 +206,7 @@ def test_one_cycle_turns_no_momentum_on_in_a_group_without():
     )
 
 
-@pytest.mark.parametrize("shape", ["constant", "linear", "cosine", "one_cycle"])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_a_saved_schedule_goes_on_as_if_never_stopped(shape):
     settings = Settings.make(lr_schedule=shape, warmup=3)
     optimizer = sgd(1.0, momentum=0.9)
@@ -182,7 +223,7 @@ def test_a_saved_schedule_goes_on_as_if_never_stopped(shape):
     assert steps(later, again, 7) == steps(optimizer, scheduler, 7)
 
 
-@pytest.mark.parametrize("shape", ["constant", "linear", "cosine", "one_cycle"])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("update", [0, 1, 2, 5, 11])
 def test_a_fresh_schedule_moved_to_an_update_is_one_that_came_there(shape, update):
     settings = Settings.make(lr_schedule=shape, warmup=3)
@@ -226,7 +267,7 @@ def test_a_schedule_can_be_copied_and_pickled():
         assert [twin(k) for k in range(9)] == [multiplier(k) for k in range(9)]
 
 
-@pytest.mark.parametrize("shape", ["linear", "cosine", "one_cycle"])
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape not in WITHOUT_LENGTH])
 def test_a_run_of_unknown_length_needs_one(shape):
     with pytest.raises(
         TaskError, match=f"^lr_schedule='{shape}' needs the number of updates.*give max_steps"

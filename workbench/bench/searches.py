@@ -50,7 +50,7 @@ class Searches(BenchBase):
         mode: str = "exponential",
         early_stop_threshold: float | None = 4.0,
         optimizer: int | str | Mapping[str, Any] | Callable[..., Any] | None = 0,
-        group: int | None = None,
+        group: int | str | None = None,
         race: bool = False,
         race_updates: int = 300,
         start: str | Path = "fresh",
@@ -65,8 +65,8 @@ class Searches(BenchBase):
         "continue": the model's present ones. optimizer: of several, the one (counted from 0) whose
         rate is swept and whose loss is read; the others step at their own rates. The setting `lr`
         is the first one's and changes all of them. Or the setting: the name of an optimizer.
-        group: of its parameter groups, the one (counted from 0) whose rate is swept, with the
-        others at theirs: a head on a pretrained body, say.
+        group: the name of a rule of `groups=`, or the number of a parameter group, whose rate is
+        swept with the others at theirs: a head on a pretrained body, say.
         race: losses on held-out batches decide: four rates around the first suggestion train for
         `race_updates` updates in all, and the present rate for a fourth of that.
         """

@@ -124,9 +124,15 @@ class Workbench(TrialBench):
         optimizer: the name of an optimizer, "sgd", or {"sgd": {"momentum": 0.9}}: the setting
             `optimizer`, which `set` and `fit` change. Or what makes one: `optimizer(params, lr=…,
             weight_decay=…)`. A learning rate that it has already (`partial(SGD, lr=0.5)`) is used
-            until `lr` is set. Or a dict with one for each part of the model, which step together:
-            {"backbone": SGD, "head": AdamW}; the key "" stands for all parameters that no other
-            key names.
+            until `lr` is set. A function whose first parameter is called `named_parameters` gets
+            pairs of a name and a parameter. Or a dict with one for each part of the model, which
+            step together: {"backbone": SGD, "head": AdamW}; a key may be a function of a
+            parameter's name and the parameter, {lambda name, p: p.ndim == 2: torch.optim.Muon, "":
+            AdamW}, and the key "" stands for all parameters that no other key names.
+        groups: rules that give some parameters options of their own: `wb.group("head",
+            lr_scale=10)`, `wb.group(lambda name, p: p.ndim < 2, weight_decay=0)`,
+            `wb.layer_decay(0.75)`, "no_decay_norm_bias", or several of them in a list. They hold
+            for every optimizer that the settings name, too.
         scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For
             anything else it returns a `wb.Schedule` (every so many updates or epochs), a
             ReduceLROnPlateau (after each validation), or a list of these.
@@ -175,6 +181,7 @@ class Workbench(TrialBench):
         test: Any = None,
         loss: Callable[..., Tensor] | None = None,
         optimizer: MakeOptimizer | str | Mapping[str, Any] | None = torch.optim.AdamW,
+        groups: Any = None,
         scheduler: Callable[[torch.optim.Optimizer, int], Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -199,6 +206,7 @@ class Workbench(TrialBench):
             "val": val,
             "test": test,
             "loss": loss,
+            "groups": groups,
             "scheduler": scheduler,
             "metrics": metrics,
             "optimizer": None if optimizer is torch.optim.AdamW else optimizer,

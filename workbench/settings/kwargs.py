@@ -19,8 +19,22 @@ class OtherKwargs(TypedDict, total=False):
     accumulate_grad_batches: int | Mapping[int, int]
     gradient_clip_val: float | None
     gradient_clip_algorithm: Literal["norm", "value"] | None
-    lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"]
+    lr_schedule: Literal[
+        "constant",
+        "linear",
+        "cosine",
+        "one_cycle",
+        "wsd",
+        "polynomial",
+        "inverse_sqrt",
+        "cosine_restarts",
+    ]
     warmup: int | float
+    min_lr_ratio: float
+    decay_fraction: float
+    decay_shape: Literal["linear", "1-sqrt", "cosine"]
+    lr_power: float
+    restarts: int
     precision: (
         Literal[
             "32-true",

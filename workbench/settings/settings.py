@@ -168,9 +168,20 @@ class Settings(BaseModel):
         "'norm' scales all gradients by their total norm; 'value' clamps each entry.",
         "optimisation",
     )
-    lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"] = _setting(
+    lr_schedule: Literal[
         "constant",
-        "How the learning rate changes after the warm-up; 'linear' and 'cosine' fall to 0.",
+        "linear",
+        "cosine",
+        "one_cycle",
+        "wsd",
+        "polynomial",
+        "inverse_sqrt",
+        "cosine_restarts",
+    ] = _setting(
+        "constant",
+        "How the learning rate changes after the warm-up: 'linear', 'cosine' and 'polynomial' fall;"
+        " 'wsd' stays, and falls at the end of the run; 'cosine_restarts' falls several times;"
+        " 'inverse_sqrt' falls with the square root of the updates.",
         "optimisation",
     )
     warmup: Warmup = _setting(
@@ -178,6 +189,30 @@ class Settings(BaseModel):
         "The learning rate rises from near 0 over this many updates, or this fraction of the run.",
         "optimisation",
         "updates or a fraction",
+    )
+    min_lr_ratio: float = _setting(
+        0.0,
+        "The lowest rate to which a schedule falls, as a share of lr.",
+        "optimisation",
+        ge=0,
+        le=1,
+    )
+    decay_fraction: float = _setting(
+        0.2,
+        "With 'wsd': the last part of the run, in which the rate falls.",
+        "optimisation",
+        "of the run",
+        gt=0,
+        le=1,
+    )
+    decay_shape: Literal["linear", "1-sqrt", "cosine"] = _setting(
+        "1-sqrt", "With 'wsd': how the rate falls.", "optimisation"
+    )
+    lr_power: float = _setting(
+        2.0, "With 'polynomial': the power of the share that is left.", "optimisation", gt=0
+    )
+    restarts: int = _setting(
+        3, "With 'cosine_restarts': how often the rate begins again.", "optimisation", ge=1
     )
     precision: Precision = _setting(
         "32-true",

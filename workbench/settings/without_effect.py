@@ -18,6 +18,12 @@ _EMA = (
 )
 _SWA = ("swa_epoch_start", "swa_lrs")
 _ANNEALING = ("annealing_epochs", "annealing_strategy")
+_SCHEDULES = {
+    "decay_fraction": "wsd",
+    "decay_shape": "wsd",
+    "lr_power": "polynomial",
+    "restarts": "cosine_restarts",
+}
 
 
 def without_effect(settings: Settings, names: Iterable[str]) -> dict[str, str]:
@@ -42,6 +48,10 @@ def _reason(settings: Settings, name: str) -> str:
         needed = "weight_averaging='swa'"
     elif name in _ANNEALING and settings.swa_lrs is None:
         needed = "swa_lrs, the rate to which the averaged epochs move"
+    elif settings.lr_schedule != _SCHEDULES.get(name, settings.lr_schedule):
+        needed = f"lr_schedule={_SCHEDULES[name]!r}"
+    elif name == "min_lr_ratio" and settings.lr_schedule in ("constant", "one_cycle"):
+        needed = "a schedule that falls, lr_schedule='cosine'"
     elif name == "gradient_clip_algorithm" and settings.gradient_clip_val is None:
         needed = "gradient_clip_val"
     elif name == "tbptt_time_dim" and settings.truncated_bptt_steps is None:

@@ -38,6 +38,7 @@ def task_of(
     optimizer: MakeOptimizer,
     scheduler: MakeScheduler | None,
     metrics: Mapping[str, Any] | None,
+    groups: Any = None,
     collate_fn: Collate | None,
     val_collate_fn: Collate | None = None,
     settings: Settings | None = None,
@@ -77,7 +78,7 @@ def task_of(
         name: _spec(name, data, sources.get(name), collates[name], preparation)
         for name, data in data_by_kind.items()
     }
-    arguments = {"loss": loss, "metrics": metrics, "scheduler": scheduler}
+    arguments = {"loss": loss, "metrics": metrics, "scheduler": scheduler, "groups": groups}
     if optimizer is not torch.optim.AdamW:  # the default
         arguments["optimizer"] = optimizer
     if lightning:
@@ -105,7 +106,13 @@ def task_of(
         refuse_unusable("model", model)
         check_loss(loss)
         task = Supervised(
-            model, loss=loss, optimizer=optimizer, scheduler=scheduler, metrics=metrics, **specs
+            model,
+            loss=loss,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            metrics=metrics,
+            groups=groups,
+            **specs,
         )
     task.compiler = compiler or task.compiler
     _listen(task, preparation, sources)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from workbench.settings import Settings
@@ -31,6 +32,7 @@ from workbench.task.metrics.metrics import (
 from workbench.task.metrics.over_epoch import OverEpoch
 from workbench.task.metrics.step_output import loss_parts, reported_weight, score_weight
 from workbench.task.optim import named_optimizers
+from workbench.task.optim.group_checks import checked_rules, options_by_rule
 from workbench.task.optim.optimizer_factory import OptimizerFactory
 from workbench.task.optim.part_optimizers import by_part
 from workbench.task.optim.schedulers import MakeScheduler, refuse_built_in, schedule_of
@@ -58,6 +60,7 @@ class Supervised(Task):
         optimizer: MakeOptimizer,
         scheduler: MakeScheduler | None,
         metrics: Any,
+        groups: Any = None,
     ) -> None:
         if (
             loss is not None
@@ -74,12 +77,17 @@ class Supervised(Task):
         self.train, self.val, self.test, self.predict = train, val, test, predict
         self._loss = loss
         self.loss_is_mean = loss is None or _is_mean(loss)
-        makes = (
-            by_part(optimizer, self.trained_parameters)
-            if isinstance(optimizer, Mapping)
-            else optimizer
-        )
-        self.optimizer_factory = OptimizerFactory(makes)
+        self.rules = checked_rules(groups)
+        """Those of `groups=`, which divide the parameters of each optimizer."""
+        if self.rules and not any(map(is_lazy, self.trained_parameters().values())):
+            options_by_rule(self.rules, self.trained_parameters())
+        if isinstance(optimizer, Mapping):
+            by_parts = by_part(optimizer, self.trained_parameters, self.rules)
+            self.optimizer_factory = OptimizerFactory(by_parts)
+        else:
+            self.optimizer_factory = OptimizerFactory(
+                optimizer, self.rules, self.trained_parameters
+            )
         self._scheduler = scheduler
         self.metrics, self.epoch_metrics = split(checked_metrics(metrics))
         self.one_collection = is_metric_object(metrics)
@@ -396,10 +404,12 @@ class Supervised(Task):
         """What makes the optimizer: the one that the settings name, else the bench's own."""
         if settings.optimizer is None:
             return self.optimizer_factory
-        return named_optimizers.factory_of(settings.optimizer)
+        return named_optimizers.factory_of(settings.optimizer, self.rules, self.trained_parameters)
 
     def refuse_optimizer(self, settings: Settings) -> None:
-        named_optimizers.refuse_unfit(settings, self.model, self._trained())
+        if settings.optimizer is not None:
+            factory = self.factory_of(settings)
+            named_optimizers.refuse_unfit(settings, self.model, self._trained(), factory)
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
         parameters = named_optimizers.grouped(settings.optimizer, self.model, self._trained())

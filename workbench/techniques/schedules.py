@@ -1,9 +1,11 @@
-"""Makes the built-in learning-rate schedules: a warm-up, then constant, linear, cosine, or one
-cycle.
+"""Makes the built-in learning-rate schedules: a warm-up, then one of the shapes.
 
 All of them step once per update. Sources: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent
-with Warm Restarts" (2017) for the cosine, here without restarts; Smith and Topin,
-"Super-Convergence" (2018) for one cycle.
+with Warm Restarts" (2017) for the cosine, once and with restarts; Smith and Topin,
+"Super-Convergence" (2018) for one cycle; Hu et al., "MiniCPM" (2024) for warm-up, stable and decay;
+Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations" (2024)
+for its fall by 1 - sqrt; Vaswani et al., "Attention Is All You Need" (2017) for the inverse square
+root.
 """
 
 from __future__ import annotations
@@ -19,6 +21,17 @@ from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.task.optim.part_optimizers import PartOptimizers
 
+WITHOUT_LENGTH = ("constant", "inverse_sqrt")
+"""The shapes that do not depend on the length of the run."""
+UPDATES_OF_SQRT = 10_000
+"""The updates after which "inverse_sqrt" without a warm-up is at 0.7."""
+_SHAPES = {
+    "wsd": ("decay_fraction", "decay_shape"),
+    "polynomial": ("lr_power",),
+    "cosine_restarts": ("restarts",),
+}
+"""The settings that only one shape has."""
+
 
 @dataclass(frozen=True)
 class Multiplier:
@@ -29,18 +42,43 @@ class Multiplier:
     shape: str
     warmup: int
     updates: int
-    """Updates of the whole run; not used where the shape is "constant"."""
+    """Updates of the whole run; not used by the shapes in `WITHOUT_LENGTH`."""
+    min_lr_ratio: float = 0.0
+    decay_fraction: float = 0.2
+    decay_shape: str = "1-sqrt"
+    lr_power: float = 2.0
+    restarts: int = 3
 
     def __call__(self, update: int) -> float:
         """Return the factor of one update, counted from 0. After the last update the factor does
-        not change.
+        not change, but for "inverse_sqrt".
         """
         if update < self.warmup:
             return (update + 1) / self.warmup
         if self.shape == "constant":
             return 1.0
+        if self.shape == "inverse_sqrt":  # half of the rate after four warm-ups
+            scale = self.warmup or UPDATES_OF_SQRT
+            return max(self.min_lr_ratio, 1.0 / math.sqrt((update + scale - self.warmup) / scale))
+        return self.min_lr_ratio + (1.0 - self.min_lr_ratio) * self._falling(update)
+
+    def _falling(self, update: int) -> float:
+        """From 1 to 0 over the run."""
         done = min(1.0, (update - self.warmup) / (self.updates - self.warmup))
-        return 1.0 - done if self.shape == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+        if self.shape == "polynomial":
+            return math.pow(1.0 - done, self.lr_power)
+        if self.shape == "cosine_restarts" and done < 1.0:
+            done = done * (self.restarts + 1) % 1.0
+        falls = "linear" if self.shape == "linear" else "cosine"
+        if self.shape == "wsd":
+            begin = max(self.warmup, self.updates - round(self.decay_fraction * self.updates))
+            done = min(1.0, max(0.0, (update - begin) / max(self.updates - begin, 1)))
+            falls = self.decay_shape
+        if falls == "linear":
+            return 1.0 - done
+        return (
+            1.0 - math.sqrt(done) if falls == "1-sqrt" else 0.5 * (1.0 + math.cos(math.pi * done))
+        )
 
 
 class _Lambda(LambdaLR):
@@ -75,6 +113,19 @@ def has_schedule(settings: Settings) -> bool:
     return settings.lr_schedule != "constant" or bool(settings.warmup)
 
 
+def options(settings: Settings) -> dict[str, Any]:
+    """The settings that change the shape of the schedule, by name, where they have an effect."""
+    names = _SHAPES.get(settings.lr_schedule, ())
+    if settings.min_lr_ratio:
+        names = (*names, "min_lr_ratio")
+    return {name: getattr(settings, name) for name in names}
+
+
+def needs_length(settings: Settings) -> bool:
+    """Whether the schedule depends on the number of updates of the run."""
+    return settings.lr_schedule not in WITHOUT_LENGTH or isinstance(settings.warmup, float)
+
+
 def built_in(optimizer: Optimizer, settings: Settings, updates: int | None) -> LRScheduler | None:
     """Make the schedule of the settings for a run of `updates` updates (None: unknown); None: the
     rate is constant.
@@ -85,13 +136,13 @@ def built_in(optimizer: Optimizer, settings: Settings, updates: int | None) -> L
     if updates == 0 or not has_schedule(settings):
         return None
     warmup = _warmup(settings, updates)
-    if shape == "constant":
-        return _lambda(optimizer, Multiplier(shape, warmup, 0))
+    if shape in WITHOUT_LENGTH:
+        return _lambda(optimizer, Multiplier(shape, warmup, 0, **options(settings)))
     if updates is None:
         raise _unknown(f"lr_schedule={shape!r}", "lr_schedule='constant'")
     if shape == "one_cycle":
         return _one_cycle(optimizer, updates, warmup if settings.warmup else None)
-    return _lambda(optimizer, Multiplier(shape, warmup, updates))
+    return _lambda(optimizer, Multiplier(shape, warmup, updates, **options(settings)))
 
 
 def is_built_in(schedule: object, settings: Settings) -> bool:

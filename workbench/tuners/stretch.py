@@ -166,37 +166,44 @@ def shape(settings: Settings, schedule: str, length: int, warmup: float = 0.0) -
     return factors
 
 
-def multiplier(opt: OptimizerHandle, only: int | None = None) -> Callable[[float], None]:
+def multiplier(opt: OptimizerHandle, only: Sequence[int] | None = None) -> Callable[[float], None]:
     """Return a function that sets the rate of the first group that is not at 0; the others keep
     their ratio to it, and those at 0 stay at 0.
 
-    only: it sets the rate of this group alone, and the others keep theirs. The optimizer steps at
-    these rates even where the user's code sets others.
+    only: the groups that follow, which the first of them that is not at 0 leads; the others keep
+    their rates. The optimizer steps at these rates even where the user's code sets others.
     """
     optimizer, base = opt.optimizer, _base_rates(opt)
-    first = base[leading_group(base)]
+    numbers = range(len(base)) if only is None else only
+    first = _first_rate(base, numbers)
 
     def set_lr(lr: float) -> None:
-        for group, base_lr in zip(optimizer.param_groups, base, strict=True):
-            put_lr(group, lr if base_lr == first else lr * (base_lr / first))
-        opt.hold_lrs()
-
-    def set_one(lr: float) -> None:
         for number, (group, base_lr) in enumerate(zip(optimizer.param_groups, base, strict=True)):
-            put_lr(group, lr if number == only else base_lr)
+            if number not in numbers:
+                put_lr(group, base_lr)
+            elif base_lr == first:
+                put_lr(group, lr)
+            else:
+                put_lr(group, lr * (base_lr / first))
         opt.hold_lrs()
 
-    return set_lr if only is None else set_one
+    return set_lr
 
 
-def present_rate(opt: OptimizerHandle, only: int | None = None) -> float | None:
+def present_rate(opt: OptimizerHandle, only: Sequence[int] | None = None) -> float | None:
     """The rate that the run has without a search, of the group that `multiplier` sets. None: it is
     0, or a OneCycleLR raises it from there to another one.
     """
     if _follows(opt, OneCycleLR):
         return None
     base = _base_rates(opt)
-    return base[leading_group(base) if only is None else only] or None
+    return _first_rate(base, range(len(base)) if only is None else only) or None
+
+
+def _first_rate(base: Sequence[float], numbers: Sequence[int]) -> float:
+    """The first of these groups' rates that is not 0."""
+    rates = [base[number] for number in numbers]
+    return rates[leading_group(rates)]
 
 
 def _base_rates(opt: OptimizerHandle) -> list[float]:

@@ -74,6 +74,14 @@ CASES = {
     "by name, from another package": (f"{PAIR}, optimizer='schedule_free_sgd', lr=0.1", ""),
     "Muon": (f"{PAIR}, optimizer='muon', gradient_clip_val=0.5, lr_schedule='cosine'", ""),
     "Muon, with arguments": (f"{PAIR}, optimizer={{'muon': {{'betas': (0.8, 0.9)}}}}", ""),
+    "groups by rule": (
+        f"{PAIR}, groups=[wb.layer_decay(0.5), wb.group('*.bias', weight_decay=0)], lr_schedule='one_cycle'",
+        "",
+    ),
+    "groups by rule, Muon": (
+        f"{PAIR}, optimizer='muon', groups='no_decay_norm_bias', gradient_clip_val=0.5",
+        "",
+    ),
     "compile on a model of torch's own class": (
         "small, train=(x, y), loss=F.cross_entropy, max_steps=3, compile='eager'",
         "small = nn.Sequential(nn.Linear(8, 3))\n",

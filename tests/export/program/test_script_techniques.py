@@ -124,6 +124,11 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "a line, a number of updates": (f"{PAIR}, lr_schedule='linear', max_steps=12, lr=0.1", ""),
     "one cycle, groups": (f"{PAIR}, lr_schedule='one_cycle', optimizer=make, max_epochs=2", GROUPS),
+    "stable, then a fall": (
+        f"{PAIR}, lr_schedule='wsd', warmup=0.1, decay_fraction=0.4, min_lr_ratio=0.1, max_epochs=3", "",
+    ),
+    "the inverse square root": (f"{PAIR}, lr_schedule='inverse_sqrt', warmup=3, min_lr_ratio=0.8, max_epochs=2", ""),
+    "restarts, a power": (f"{PAIR}, lr_schedule='cosine_restarts', restarts=1, max_epochs=2", ""),
     "one cycle with a warm-up": (f"{PAIR}, lr_schedule='one_cycle', warmup=1, max_epochs=2", ""),
     "a plateau": (
         f"{BOTH}, max_epochs=4, lr=0.3, scheduler=plateau, check_val_every_n_epoch=1",

@@ -40,9 +40,10 @@ def plan(settings: Settings, updates: int | None) -> dict[str, Any]:
     """The values on which the shape of the built-in schedules depends. updates: of the whole
     run, as planned now.
     """
-    counts = settings.lr_schedule != "constant" or isinstance(settings.warmup, float)
+    length = updates if schedules.needs_length(settings) else None
+    options = schedules.options(settings).values()
     return {
-        "schedule": (settings.lr_schedule, settings.warmup, updates if counts else None),
+        "schedule": (settings.lr_schedule, settings.warmup, length, *options),
         "swa": (settings.swa_lrs, settings.annealing_epochs, settings.annealing_strategy),
         "updates": updates,
     }

@@ -11,8 +11,8 @@ from typing import Any
 
 from workbench.export.source.origins import Import
 
-_MUON = "workbench.task.optim.muon"
-"""The module of the engine that a script has a copy of."""
+_MUON, _GROUPS = "workbench.task.optim.muon", "workbench.task.optim.groups"
+"""The modules of the engine that a script has a copy of."""
 ON_TORCH = (
     "settings",
     "main",
@@ -22,6 +22,7 @@ ON_TORCH = (
     "update",
     "optimizers",
     _MUON,
+    _GROUPS,
     "averaging",
     "validation",
     "logs",
@@ -30,7 +31,16 @@ ON_TORCH = (
     "__main__",
 )
 """The modules of a script on torch and accelerate, in the order in which it has their code."""
-ON_LIGHTNING = ("settings", "on_lightning", "data", "model", "optimizers", _MUON, "__main__")
+ON_LIGHTNING = (
+    "settings",
+    "on_lightning",
+    "data",
+    "model",
+    "optimizers",
+    _MUON,
+    _GROUPS,
+    "__main__",
+)
 """Those of a script on Lightning."""
 _PACKAGE = "workbench.export.program"
 
@@ -60,7 +70,7 @@ def program_imports(modules: tuple[str, ...]) -> tuple[Import, ...]:
             if isinstance(node, ast.Import):
                 pairs = [Import(alias.name, None, alias.asname) for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith(
-                ("workbench", "__future__", "typing")
+                ("workbench", "__future__")
             ):
                 pairs = [
                     Import(node.module or "", alias.name, alias.asname) for alias in node.names
@@ -86,7 +96,7 @@ def known_names(modules: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _full_name(name: str) -> str:
-    return name if name == _MUON else f"{_PACKAGE}.{name}"
+    return name if name in (_MUON, _GROUPS) else f"{_PACKAGE}.{name}"
 
 
 def _text(name: str) -> str:

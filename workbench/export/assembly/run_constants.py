@@ -16,6 +16,7 @@ from workbench.metric_mode import AVERAGED
 from workbench.settings.optimizers import parts_of
 from workbench.techniques.averaging import swa_first_epoch
 from workbench.techniques.limits import is_whole
+from workbench.techniques.schedules import needs_length
 
 USUAL = {name: value for name, value in vars(constants).items() if name.isupper()}
 """The constants of the program as it stands."""
@@ -32,6 +33,10 @@ _SETTINGS = (
     "num_workers",
     "seed",
     "warmup",
+    "min_lr_ratio",
+    "decay_fraction",
+    "lr_power",
+    "restarts",
     "ema_decay",
     "averaging_every_n_steps",
     "averaging_start",
@@ -150,6 +155,7 @@ def _of_optimizers_not_in(run: ScriptSpec) -> dict[str, bool]:
     followed = [schedule for schedule in optimizer.schedules if schedule.monitor is not None]
     return {
         "several optimizers": run.several,
+        "an optimizer that gets the names of its parameters": optimizer.named,
         "several schedulers": len(optimizer.schedules) > 1,
         "a scheduler whose frequency counts batches": run.schedules_by_batches,
         "a scheduler that follows every few values of a metric": any(
@@ -287,8 +293,7 @@ def _counted(value: Any, whole: str) -> str:
 
 def takes_updates(run: ScriptSpec) -> bool:
     """Whether a schedule depends on the number of updates."""
-    s = run.settings
-    built_in = run.built_in and (s.lr_schedule != "constant" or isinstance(s.warmup, float))
+    built_in = run.built_in and needs_length(run.settings)
     return built_in or bool(run.schedules and run.hooks is None)
 
 
@@ -469,6 +474,7 @@ def _of_optimizer(run: ScriptSpec) -> dict[str, Any]:
     made_up = run.accumulates and (run.may_skip_batches or run.reports_weight or run.train.empty)
     return {
         "MUON": s.optimizer is not None and parts_of(s.optimizer)[0] == "muon",
+        "GROUPS": run.given("groups") is not None,
         "TAKES_LR": optimizer.takes_lr,
         "MADE_LR": optimizer.made_lr,
         "TRAINS_ALL": optimizer.whole,
@@ -478,6 +484,7 @@ def _of_optimizer(run: ScriptSpec) -> dict[str, Any]:
         "SCHEDULE_FREE": run.schedule_free,
         "LEADING": optimizer.leading,
         "SCHEDULE": s.lr_schedule if run.built_in else "",
+        "DECAY_SHAPE": s.decay_shape,
         "WARMS_UP": s.warmup != 0,
         "WARMUP_IS_FRACTION": isinstance(s.warmup, float),
         "MOMENTUM": optimizer.momentum,

@@ -22,6 +22,7 @@ GIVEN = {
     "collate": "collate_fn",
     "val_collate": "val_collate_fn",
     "make_optimizer": "optimizer",
+    "rules": "groups",
     "make_scheduler": "scheduler",
     "averaged": "avg_fn",
     "should_average": "should_update",
@@ -152,6 +153,8 @@ class Optimizer:
     """
     takes_lr: bool = True
     """Whether the function that makes it is called with the rate."""
+    named: bool = False
+    """Whether the function gets the names of the parameters, too."""
     schedule_free: bool = False
     """Whether it trains other weights than it evaluates, and has `train()` and `eval()`."""
     leading: int = 0

@@ -176,6 +176,7 @@ def _optimizer(
         schedules=schedules,
         made_lr=made.lr if factory is None else factory.made_at(parameters),
         takes_lr=factory is None or factory.takes_lr,
+        named=factory is not None and factory.takes_names,
         schedule_free=has_modes(made.optimizer),
         leading=leading_group(rates),
         frozen_groups=not all(rates),

@@ -56,6 +56,10 @@ NUM_WORKERS: int = 0
 SEED: int = 42
 THREADS: int = 1
 WARMUP: float = 0
+MIN_LR_RATIO: float = 0.0
+DECAY_FRACTION: float = 0.2
+LR_POWER: float = 2.0
+RESTARTS: int = 3
 EMA_DECAY: float = 0.999
 AVERAGING_EVERY_N_STEPS: int = 1
 AVERAGING_START: int = 0
@@ -214,6 +218,8 @@ SEARCHES_AT_EPOCHS: bool = False
 
 MUON: bool = False
 """Whether the optimizer is MuonWithAdamW."""
+GROUPS: bool = False
+"""Whether rules divide the optimizer's parameters into groups."""
 TAKES_LR: bool = True
 """Whether `make_optimizer` takes the learning rate."""
 MADE_LR: Any = None
@@ -225,8 +231,10 @@ LEADING: int = 0
 """The parameter group whose rate is reported."""
 SCHEDULE: str = ""
 """The schedule that the settings ask for: "", "constant" (a warm-up), "linear", "cosine",
-"one_cycle".
+"one_cycle", "wsd", "polynomial", "inverse_sqrt", "cosine_restarts".
 """
+DECAY_SHAPE: str = "1-sqrt"
+"""How "wsd" falls: "linear", "1-sqrt", "cosine"."""
 WARMS_UP: bool = False
 WARMUP_IS_FRACTION: bool = False
 MOMENTUM: bool = True

@@ -47,6 +47,7 @@ from workbench.export.program.constants import (
     FOLLOWS_TRAIN_LOSS,
     FREQUENCY,
     FROZEN_GROUPS,
+    GROUPS,
     HAS_CHECKS,
     HAS_HOME,
     KEEPS_MODES,
@@ -112,6 +113,7 @@ from workbench.export.program.model import (
 )
 from workbench.export.program.optimizers import (
     all_parameters,
+    by_name,
     change_settings,
     made_optimizer,
     make_schedule,
@@ -127,6 +129,7 @@ from workbench.export.program.user import (
     make_scheduler,
     metrics,
     network,
+    rules,
     sampler_generators,
     should_average,
     train_data,
@@ -134,6 +137,7 @@ from workbench.export.program.user import (
     val_sets,
 )
 from workbench.export.program.validation import Best, EarlyStopping, weights_of
+from workbench.task.optim.groups import by_rules
 from workbench.task.optim.muon import MuonWithAdamW
 
 
@@ -233,8 +237,14 @@ def main(config):
             parameters = parameters_of(network, optimizer)
     else:
         parameters = [p for p in all_parameters(network) if p.requires_grad]
-        if MUON:
+        if MUON and GROUPS:
+            divided = by_rules(MuonWithAdamW.groups(network, parameters), rules, by_name(network))
+            optimizer = made_optimizer(divided, config)
+        elif MUON:
             optimizer = made_optimizer(MuonWithAdamW.groups(network, parameters), config)
+        elif GROUPS:
+            divided = by_rules(parameters, rules, by_name(network))
+            optimizer = made_optimizer(divided, config)
         else:
             optimizer = made_optimizer(parameters, config)
         if NEEDS_PARAMETERS and not TRAINS_ALL:

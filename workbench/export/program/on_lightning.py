@@ -37,6 +37,7 @@ from workbench.export.program.constants import (
     EARLY_STOPPING,
     FOLLOWS_TRAIN_LOSS,
     FREQUENCY,
+    GROUPS,
     HAS_HOME,
     LENGTH,
     LIMITS,
@@ -70,6 +71,7 @@ from workbench.export.program.data import training_loader, validation_loader
 from workbench.export.program.model import forward, load_start
 from workbench.export.program.optimizers import (
     all_parameters,
+    by_name,
     made_optimizer,
     make_schedule,
     planned_updates,
@@ -80,9 +82,11 @@ from workbench.export.program.user import (
     make_scheduler,
     metrics,
     network,
+    rules,
     train_data,
     val_data,
 )
+from workbench.task.optim.groups import by_rules
 from workbench.task.optim.muon import MuonWithAdamW
 
 
@@ -139,6 +143,8 @@ class Module(L.LightningModule):
         parameters = [p for p in all_parameters(self.network) if p.requires_grad]
         if MUON:
             parameters = MuonWithAdamW.groups(self.network, parameters)
+        if GROUPS:
+            parameters = by_rules(parameters, rules, by_name(self.network))
         optimizer = made_optimizer(parameters, self.config)
         if SCHEDULE:
             scheduler = make_schedule(optimizer, self.config, self.updates if LENGTH else 0)

@@ -9,8 +9,11 @@ import torch
 from workbench.export.program.constants import (
     CHANGED,
     CHANGES,
+    DECAY_SHAPE,
+    GROUPS,
     LENGTH,
     MADE_LR,
+    MIN_LR_RATIO,
     MOMENTUM,
     SCHEDULE,
     SWA_LRS,
@@ -22,13 +25,14 @@ from workbench.export.program.constants import (
 )
 from workbench.export.program.data import updates_in_epoch
 from workbench.export.program.user import loss_function, make_optimizer
+from workbench.task.optim.groups import scale_rates
 
 
 def make_schedule(optimizer, config, updates):
     """The schedule of the learning rate, by updates."""
     if WARMS_UP:
         warmup = round(config.warmup * updates) if WARMUP_IS_FRACTION else config.warmup
-        if SCHEDULE != "constant" and warmup >= updates:
+        if SCHEDULE not in ("constant", "inverse_sqrt") and warmup >= updates:
             raise SystemExit(
                 f"warmup={config.warmup} is not shorter than the {updates} updates of the training."
             )
@@ -46,8 +50,34 @@ def make_schedule(optimizer, config, updates):
             return (update + 1) / warmup
         if SCHEDULE == "constant":
             return 1.0
-        done = min(1.0, (update - warmup) / (updates - warmup) if WARMS_UP else update / updates)
-        return 1.0 - done if SCHEDULE == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+        if SCHEDULE == "inverse_sqrt":
+            if WARMS_UP:
+                rate = 1.0 / math.sqrt(update / warmup)
+            else:
+                rate = 1.0 / math.sqrt((update + 10_000) / 10_000)
+            return max(config.min_lr_ratio, rate) if MIN_LR_RATIO else rate
+        if SCHEDULE == "wsd":
+            begin = updates - round(config.decay_fraction * updates)
+            if WARMS_UP:
+                begin = max(begin, warmup)
+            done = min(1.0, max(0.0, (update - begin) / max(updates - begin, 1)))
+        else:
+            done = min(
+                1.0, (update - warmup) / (updates - warmup) if WARMS_UP else update / updates
+            )
+        if SCHEDULE == "cosine_restarts" and done < 1.0:
+            done = done * (config.restarts + 1) % 1.0
+        if SCHEDULE == "polynomial":
+            rate = math.pow(1.0 - done, config.lr_power)
+        elif SCHEDULE == "linear" or (SCHEDULE == "wsd" and DECAY_SHAPE == "linear"):
+            rate = 1.0 - done
+        elif SCHEDULE == "wsd" and DECAY_SHAPE == "1-sqrt":
+            rate = 1.0 - math.sqrt(done)
+        else:
+            rate = 0.5 * (1.0 + math.cos(math.pi * done))
+        if MIN_LR_RATIO:
+            return config.min_lr_ratio + (1.0 - config.min_lr_ratio) * rate
+        return rate
 
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
@@ -99,6 +129,14 @@ def all_parameters(network):
     )
 
 
+def by_name(network):
+    """The parameters of the network, and of the loss where it has some, by name."""
+    named = dict(network.named_parameters())
+    if TRAINS_LOSS:
+        named |= {f"loss.{name}": p for name, p in loss_function.named_parameters()}
+    return named
+
+
 def set_weight_decay(optimizer, value):
     """A new weight decay; the ratios of parameter groups stay."""
     leading = next(
@@ -130,6 +168,8 @@ def made_optimizer(parameters, config):
         optimizer = make_optimizer(parameters, weight_decay=config.weight_decay)
     else:
         optimizer = make_optimizer(parameters)
+    if GROUPS:
+        scale_rates(optimizer)
     if MADE_LR is not None:
         set_lr(optimizer, None, MADE_LR, config.lr)
     return optimizer

@@ -14,17 +14,21 @@ from workbench.export.program.constants import (
     AVERAGING_START_EPOCH,
     BATCH_SIZE,
     CHECK_VAL_EVERY_N_EPOCH,
+    DECAY_FRACTION,
     EMA_DECAY,
     GRADIENT_CLIP_VAL,
     LIMIT_TRAIN_BATCHES,
     LIMIT_VAL_BATCHES,
     LR,
+    LR_POWER,
     MAX_EPOCHS,
     MAX_STEPS,
     MIN_EPOCHS,
+    MIN_LR_RATIO,
     MIN_STEPS,
     NEVER_ZERO,
     NUM_WORKERS,
+    RESTARTS,
     SCHEDULED_STEPS,
     SEED,
     SWA_EPOCH_START,
@@ -54,6 +58,10 @@ class Config:
     min_steps: int = MIN_STEPS  # updates, before which no metric ends the training
     scheduled_steps: int = SCHEDULED_STEPS  # updates that the schedule is made for
     warmup: float = WARMUP  # updates, or a fraction of all updates
+    min_lr_ratio: float = MIN_LR_RATIO  # the lowest rate, as a share of lr
+    decay_fraction: float = DECAY_FRACTION  # of the run, in which the rate falls at its end
+    lr_power: float = LR_POWER  # of the share of the run that is left
+    restarts: int = RESTARTS
     check_val_every_n_epoch: int = CHECK_VAL_EVERY_N_EPOCH
     val_check_interval: float = VAL_CHECK_INTERVAL  # updates, or a fraction of an epoch
     limit_train_batches: float = LIMIT_TRAIN_BATCHES  # batches, or a fraction of all batches

@@ -14,6 +14,7 @@ val_data: Any = train_data
 val_sets: Any = {"first": train_data}
 loss_function: Any = nn.functional.cross_entropy
 make_optimizer: Any = torch.optim.AdamW
+rules: Any = "no_decay_norm_bias"
 train_sampler: Any = None
 train_batch_sampler: Any = None
 train_generator: Any = None

@@ -54,6 +54,7 @@ CODE_ARGUMENTS = (
     "test",
     "loss",
     "optimizer",
+    "groups",
     "scheduler",
     "metrics",
     "collate_fn",

@@ -33,11 +33,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
         usual = {"lr": lr, "weight_decay": weight_decay, "decoupled_weight_decay": True}
         super().__init__(params, {**usual, "muon": False})
         of_muon = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
+        of_adamw = {"betas": betas, "eps": eps}
         for group in self.param_groups:
+            for name, value in (of_muon if group["muon"] else of_adamw).items():
+                group.setdefault(name, value)
             if group["muon"]:
-                group.update(of_muon, adjust_lr_fn="match_rms_adamw")
-            else:
-                group.update(betas=betas, eps=eps)
+                group["adjust_lr_fn"] = "match_rms_adamw"
         self._make_parts()
 
     @staticmethod

@@ -6,11 +6,11 @@ import difflib
 import functools
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from workbench.settings import Settings, SettingsError
 from workbench.settings.optimizers import BESIDE, NAMES, parts_of
@@ -21,9 +21,15 @@ from workbench.values import shown
 _OF_PARAMETERS = ("params", "self")
 
 
-def factory_of(choice: str | Mapping[str, Any]) -> OptimizerFactory:
+def factory_of(
+    choice: str | Mapping[str, Any],
+    rules: Sequence[Any] = (),
+    named: Callable[[], Mapping[str, Tensor]] = dict,
+) -> OptimizerFactory:
     """What makes the optimizer with this name. SettingsError: its package is not installed, or it
     takes no such argument.
+
+    rules: of `groups=`. named: returns the model's parameters by name.
     """
     name, arguments = parts_of(choice)
     module, kind = NAMES[name]
@@ -51,7 +57,8 @@ def factory_of(choice: str | Mapping[str, Any]) -> OptimizerFactory:
                 f"optimizer={shown(choice)}: {kind} has no argument {argument!r}.{hint} It takes"
                 f" {', '.join(known)}; lr and weight_decay are settings."
             )
-    return OptimizerFactory(functools.partial(make, **arguments) if arguments else make)
+    bound = functools.partial(make, **arguments) if arguments else make
+    return OptimizerFactory(bound, rules, named)
 
 
 def grouped(
@@ -63,12 +70,18 @@ def grouped(
     return parameters
 
 
-def refuse_unfit(settings: Settings, network: nn.Module, parameters: list[nn.Parameter]) -> None:
-    """Raise SettingsError where the optimizer that the settings name cannot be made with them."""
+def refuse_unfit(
+    settings: Settings,
+    network: nn.Module,
+    parameters: list[nn.Parameter],
+    factory: OptimizerFactory,
+) -> None:
+    """Raise SettingsError where the optimizer that the settings name cannot be made with them.
+    factory: what makes it.
+    """
     choice = settings.optimizer
     if choice is None:
         return
-    factory = factory_of(choice)
     groups = grouped(choice, network, parameters)
     if groups is not parameters and not any(group["muon"] for group in groups):
         raise SettingsError(

@@ -13,8 +13,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from workbench.task.errors import TaskError
+from workbench.task.optim.group_checks import check_options, options_by_rule
+from workbench.task.optim.groups import by_rules, scale_rates
 from workbench.task.signature import parameters
 
+NAMED = "named_parameters"
+"""The first parameter of a function that gets pairs of a name and a parameter."""
 _PROBED = 1e-3
 """A rate for a trial call of a function; the result is compared with that at twice this rate."""
 
@@ -27,8 +31,15 @@ class OptimizerFactory:
     the rate of the run until the user sets `lr`.
     """
 
-    def __init__(self, make: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        rules: Sequence[Any] = (),
+        named: Callable[[], Mapping[str, Tensor]] = dict,
+    ) -> None:
+        """rules: of `groups=`. named: returns the model's parameters by name."""
         self.make = make
+        self._rules, self._named = rules, named
         self.name = getattr(make, "__name__", None) or f"a {type(make).__name__}"
         if isinstance(make, functools.partial):
             self.name = f"partial({getattr(make.func, '__name__', repr(make.func))}, …)"
@@ -40,6 +51,11 @@ class OptimizerFactory:
     def takes_lr(self) -> bool:
         """Whether it is called with `lr`."""
         return self._takes("lr")
+
+    @property
+    def takes_names(self) -> bool:
+        """Whether it gets the parameters with their names."""
+        return next(iter(self._parameters or ()), "") == NAMED
 
     @property
     def takes_weight_decay(self) -> bool:
@@ -121,7 +137,7 @@ class OptimizerFactory:
             missing.remove("weight_decay")
         if missing:
             raise TaskError(self._explain(missing))
-        optimizer = self.make(list(parameters), **arguments)
+        optimizer = self._made(parameters, arguments)
         if not isinstance(optimizer, Optimizer):
             kind = type(optimizer).__name__
             raise TaskError(
@@ -130,6 +146,30 @@ class OptimizerFactory:
                 "optimizers, give one for each part of the model, optimizer={'body': "
                 "torch.optim.SGD, 'head': torch.optim.AdamW}."
             )
+        return optimizer
+
+    def _made(self, parameters: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+        """What it makes of the parameters, in groups where there are rules."""
+        handed: list[Any] = list(parameters)
+        if self._rules:
+            options_by_rule(self._rules, self._named())
+            handed = by_rules(handed, self._rules, self._named())
+        if self.takes_names:
+            names = {id(parameter): name for name, parameter in self._named().items()}
+            handed = [_with_names(item, names) for item in handed]
+        try:
+            optimizer = self.make(handed, **arguments)
+        except (TypeError, AttributeError) as error:
+            if not self._rules or self._is_plain:
+                raise
+            raise TaskError(
+                f"groups=: optimizer={self.name} gets a list of parameter groups then, and failed"
+                f" with {type(error).__name__}: {error}. Let it hand the list to the optimizer as"
+                " it is, lambda params, lr: torch.optim.SGD(params, lr=lr), or leave groups= out."
+            ) from error
+        if self._rules and isinstance(optimizer, Optimizer):
+            check_options(optimizer, self._rules, type(optimizer).__name__)
+            scale_rates(optimizer)
         return optimizer
 
     @property
@@ -190,6 +230,13 @@ class OptimizerFactory:
             f"optimizer={self.name} needs {names}, for which there is no value: it is called as"
             f" {called}. Bind the rest: lambda params, lr: f(params, lr, {missing[0]}=…)"
         )
+
+
+def _with_names(item: Any, names: Mapping[int, str]) -> Any:
+    """A parameter, or a group of them, with their names."""
+    if isinstance(item, Mapping):
+        return {**item, "params": [_with_names(parameter, names) for parameter in item["params"]]}
+    return names.get(id(item), ""), item
 
 
 def group_rates(optimizer: Optimizer) -> list[float]:

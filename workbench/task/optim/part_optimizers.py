@@ -53,7 +53,8 @@ class PartOptimizers(Optimizer):
         )
         for name, optimizer in self.parts.items():
             for group in optimizer.param_groups:
-                group.setdefault("name", name or "rest")
+                rule = group.get("name", "rest")
+                group["name"] = (name or "rest") if rule == "rest" else f"{name or 'rest'}, {rule}"
         self._join()
 
     def _join(self) -> None:
@@ -95,11 +96,12 @@ class PartOptimizers(Optimizer):
 
 
 def by_part(
-    given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]]
+    given: Mapping[Any, Any], named: Callable[[], Mapping[str, Tensor]], rules: Sequence[Any] = ()
 ) -> Callable[..., PartOptimizers]:
     """Return the function that makes the optimizer. `named`: returns the parameters by name.
 
-    A key names a submodule or a parameter, as in `named_parameters()`; "" stands for all others.
+    A key names a submodule or a parameter, as in `named_parameters()`, or is a function of a
+    parameter's name and the parameter; "" stands for all others. rules: of `groups=`.
     Each part begins at its own rate, bound or its default, or at 1e-3; the setting `lr` is that of
     the first, and the others keep their ratio to it. Raises TaskError where a key names nothing, or
     a parameter has no optimizer.
@@ -110,25 +112,32 @@ def by_part(
             " all of the model."
         )
     for key, factory in given.items():
-        if not isinstance(key, str) or isinstance(factory, Optimizer) or not callable(factory):
+        is_key = isinstance(key, str) or callable(key)
+        if not is_key or isinstance(factory, Optimizer) or not callable(factory):
             raise TaskError(
-                f"optimizer={{{key!r}: {shown(factory)}}}: a key is the name of a part of the"
-                " model, and its value makes an optimizer, as in {'body': torch.optim.SGD,"
-                " 'head': functools.partial(torch.optim.AdamW, lr=1e-3)}."
+                f"optimizer={{{shown(key)}: {shown(factory)}}}: a key is the name of a part of the"
+                " model, or a function of a parameter's name and the parameter, and its value makes"
+                " an optimizer, as in {'body': torch.optim.SGD, 'head':"
+                " functools.partial(torch.optim.AdamW, lr=1e-3)}."
             )
-    factories = {key: OptimizerFactory(factory) for key, factory in given.items()}
+    labels = {_label(key, number): key for number, key in enumerate(given)}
+    if len(labels) < len(given):
+        raise TaskError(
+            f"optimizer={{…}}: two keys are called {min(labels)!r}: give the functions other names."
+        )
+    factories = {label: OptimizerFactory(given[key], rules, named) for label, key in labels.items()}
 
     def make(
         parameters: Sequence[Tensor], lr: float, weight_decay: float | None = None
     ) -> PartOptimizers:
         parts = {}
-        for key, own_parameters in _split(list(given), named(), parameters).items():
-            own_rate = factories[key].own_rate(own_parameters)
+        for label, own_parameters in _split(labels, named(), parameters).items():
+            own_rate = factories[label].own_rate(own_parameters)
             # Not at `lr`: the factory around this function multiplies all rates by it.
-            parts[key] = factories[key](
+            parts[label] = factories[label](
                 own_parameters, _REFERENCE if own_rate is None else own_rate, weight_decay
             )
-            _refuse(key, parts[key])
+            _refuse(label, parts[label])
         return PartOptimizers(parts)
 
     make.__name__ = (
@@ -152,17 +161,25 @@ def kind_of(optimizer: Optimizer) -> str:
     return type(optimizer).__name__
 
 
+def _label(key: Any, number: int) -> str:
+    """What a part is called in charts and checkpoints."""
+    if isinstance(key, str):
+        return key
+    name = getattr(key, "__name__", "<lambda>")
+    return f"rule {number}" if name == "<lambda>" else str(name)
+
+
 def _split(
-    keys: Sequence[str], named: Mapping[str, Tensor], parameters: Sequence[Tensor]
+    labels: Mapping[str, Any], named: Mapping[str, Tensor], parameters: Sequence[Tensor]
 ) -> dict[str, list[Tensor]]:
-    """The trained parameters by key, in the order of the keys; keys whose parameters are all
-    frozen are left out.
+    """The trained parameters by the part's label, in the order of the keys; parts whose parameters
+    are all frozen are left out. A named part goes before a function.
     """
     trained = {id(p) for p in parameters}
-    split: dict[str, list[Tensor]] = {key: [] for key in keys}
+    split: dict[str, list[Tensor]] = {label: [] for label in labels}
     without = []
-    for key in keys:
-        if key != REST and not any(name == key or name.startswith(f"{key}.") for name in named):
+    for key in labels.values():
+        if isinstance(key, str) and key != REST and not any(_fits(key, name) for name in named):
             parts = sorted({name.partition(".")[0] for name in named})
             raise TaskError(
                 f"optimizer={{{key!r}: …}}: the model has no part of this name; it has"
@@ -171,12 +188,29 @@ def _split(
     for name, parameter in named.items():
         if id(parameter) not in trained:
             continue
-        fitting = [key for key in keys if key and (name == key or name.startswith(f"{key}."))]
-        key = max(fitting, key=len, default=REST)  # the innermost of several nested parts
-        if key in split:
-            split[key].append(parameter)
+        fitting = [key for key in labels if isinstance(labels[key], str) and _fits(key, name)]
+        if not fitting:
+            fitting = [
+                label
+                for label, key in labels.items()
+                if callable(key) and _holds(label, key, name, parameter)
+            ]
+            if len(fitting) > 1:
+                raise TaskError(
+                    f"optimizer={{…}}: {' and '.join(fitting)} both match {name}: let one of these"
+                    " functions not match it."
+                )
+        label = max(fitting, key=len, default=REST)  # the innermost of several nested parts
+        if label in split:
+            split[label].append(parameter)
         else:
             without.append(name)
+    for label, key in labels.items():
+        if callable(key) and not split[label]:
+            raise TaskError(
+                f"optimizer={{…}}: the function {label} matches no parameter that is trained and"
+                " that no named part has."
+            )
     if without:
         some = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
         raise TaskError(
@@ -184,6 +218,20 @@ def _split(
             " freeze them (requires_grad_(False))."
         )
     return {key: group for key, group in split.items() if group}
+
+
+def _fits(key: str, name: str) -> bool:
+    return key != REST and (name == key or name.startswith(f"{key}."))
+
+
+def _holds(label: str, rule: Callable[..., Any], name: str, parameter: Tensor) -> bool:
+    try:
+        return bool(rule(name, parameter))
+    except Exception as error:
+        raise TaskError(
+            f"optimizer={{…}}: the function {label} failed with {type(error).__name__}: {error}. It"
+            " is called with a parameter's name and the parameter."
+        ) from error
 
 
 def _refuse(key: str, optimizer: Optimizer) -> None:

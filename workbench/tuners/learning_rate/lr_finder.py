@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import functools
 import itertools
 import math
@@ -33,6 +34,7 @@ from workbench.settings import SettingsError
 from workbench.task import rng
 from workbench.task.errors import TaskError
 from workbench.task.optim.part_optimizers import PartOptimizers
+from workbench.techniques.schedules import WITHOUT_LENGTH
 from workbench.tuners import stretch
 from workbench.tuners.learning_rate import lr_race, sweep
 from workbench.tuners.learning_rate.curve import LRCurve as LRCurve
@@ -70,9 +72,9 @@ class LRRequest:
     early_stop_threshold: float | None = 4.0
     optimizer: int = 0
     """The index of the optimizer whose rate is swept; the others keep theirs."""
-    group: int | None = None
-    """The index of its parameter group whose rate is swept; the others keep theirs. None: all
-    groups, in proportion.
+    group: int | str | None = None
+    """The index of its parameter group whose rate is swept, or a name: all groups of this rule,
+    which keep their ratios. The others keep their rates. None: all groups, in proportion.
     """
     race: bool = False
     """Whether rates around the suggestion then train for a while, and their losses decide
@@ -93,12 +95,11 @@ class LRRequest:
                 f"optimizer={shown(self.optimizer)}: the number of an optimizer is needed, counted"
                 " from 0."
             )
-        if self.group is not None and (
-            isinstance(self.group, bool) or not isinstance(self.group, int) or self.group < 0
-        ):
+        is_number = type(self.group) is int and self.group >= 0
+        if self.group is not None and not isinstance(self.group, str) and not is_number:
             raise SettingsError(
-                f"group={shown(self.group)}: the number of a parameter group is needed, counted"
-                " from 0; None sweeps all."
+                f"group={shown(self.group)}: give the name of parameter groups, or the number of"
+                " one, counted from 0; None sweeps all."
             )
         sweep.rates(self.min_lr, self.max_lr, self.num_training, self.mode)
         sweep.StopRule(self.early_stop_threshold)
@@ -119,8 +120,9 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     sweep together and end together.
     """
     opt = _chosen(session.optimizers, request)
+    swept = None if request.group is None else _groups(opt.optimizer, request.group)
     schedule = stretch.schedule_of(session.settings, opt)
-    if schedule == "constant" and has_modes(opt.optimizer):
+    if schedule in WITHOUT_LENGTH and has_modes(opt.optimizer):
         schedule = "schedule_free"
     if request.race:
         stretch.refuse(session.task, session.settings, "race=True")
@@ -129,7 +131,7 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
             _undo_momentum(opt.optimizer)
         beta, adaptive = _momentum(opt.optimizer), is_adaptive(opt.optimizer)
         with DeadUnits(session.parameters, session.ranks, opt) as units:
-            points, ended = _sweep(session, opt, request, units, emit, inbox)
+            points, ended = _sweep(session, opt, request, swept, units, emit, inbox)
     read = functools.partial(
         _conclude, points, ended, request, beta, adaptive, schedule, units.died()
     )
@@ -139,9 +141,9 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
             level_of([p.loss for p in points], request.num_training)
         )
         assert level is not None  # there is a suggestion
-        updates, group = request.race_updates, request.group
+        updates = request.race_updates
         outcome = lr_race.race(
-            session, opt, end.suggestion, level, updates, schedule, group, emit, inbox
+            session, opt, end.suggestion, level, updates, schedule, swept, emit, inbox
         )
         raced = outcome.suggestion
         if outcome.lowest is not None and raced.lr is not None:
@@ -156,7 +158,7 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
             notes=(*against, *end.notes),
             doubts=(*against, *end.doubts),
         )
-    size = _typical_weight(opt.optimizer, request.group)
+    size = _typical_weight(opt.optimizer, swept)
     if size is not None and end.suggestion is not None and end.suggestion > size:
         too_large = _beyond_weights(end.suggestion, size)
         end = dataclasses.replace(
@@ -164,8 +166,8 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
         )
     if opt.rate_set_by_code:
         end = dataclasses.replace(end, notes=(*end.notes, _SET_BY_CODE))
-    if request.group is not None:
-        end = dataclasses.replace(end, notes=(*end.notes, _of_group(opt.optimizer, request.group)))
+    if swept is not None:
+        end = dataclasses.replace(end, notes=(*end.notes, _of_groups(opt.optimizer, swept)))
     if session.plan.several_optimizers:
         end = dataclasses.replace(end, notes=(*end.notes, _whose(opt.index)))
     end = session.ranks.broadcast_object(end)
@@ -180,22 +182,39 @@ def _chosen(optimizers: Sequence[OptimizerHandle], request: LRRequest) -> Optimi
             "is one optimizer, 0" if count == 1 else f"are {count} optimizers, 0 to {count - 1}"
         )
         raise TaskError(f"find_lr(optimizer={request.optimizer}): there {count_in_words}.")
-    opt = optimizers[request.optimizer]
-    groups = len(opt.optimizer.param_groups)
-    if request.group is not None and request.group >= groups:
+    return optimizers[request.optimizer]
+
+
+def _groups(optimizer: Optimizer, group: int | str) -> tuple[int, ...]:
+    """The numbers of the parameter groups that the user means."""
+    names = [str(group.get("name", "")) for group in optimizer.param_groups]
+    if isinstance(group, str):
+        numbers = [n for n, name in enumerate(names) if group in (name, *name.split(", "))]
+        if not numbers:
+            rules = dict.fromkeys(rule for name in names for rule in name.split(", ") if rule)
+            near = difflib.get_close_matches(group, rules, n=1, cutoff=0.6)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            known = ", ".join(map(repr, rules)) or "none with a name"
+            raise TaskError(
+                f"find_lr(group={shown(group)}): there is no parameter group of this name, but"
+                f" {known}.{hint}"
+            )
+        return tuple(numbers)
+    if group >= len(names):
         count_in_words = (
             "is one parameter group, 0"
-            if groups == 1
-            else f"are {groups} parameter groups, 0 to {groups - 1}"
+            if len(names) == 1
+            else f"are {len(names)} parameter groups, 0 to {len(names) - 1}"
         )
-        raise TaskError(f"find_lr(group={request.group}): there {count_in_words}.")
-    return opt
+        raise TaskError(f"find_lr(group={group}): there {count_in_words}.")
+    return (group,)
 
 
 def _sweep(
     session: Session,
     opt: OptimizerHandle,
     request: LRRequest,
+    swept: Sequence[int] | None,
     units: DeadUnits,
     emit: Emit,
     inbox: Inbox,
@@ -207,13 +226,14 @@ def _sweep(
         in_step=session.parallel.rounds,
     )
     with contextlib.closing(windows) as feed:
-        return _points(session, opt, request, units, feed, emit, inbox)
+        return _points(session, opt, request, swept, units, feed, emit, inbox)
 
 
 def _points(
     session: Session,
     opt: OptimizerHandle,
     request: LRRequest,
+    swept: Sequence[int] | None,
     units: DeadUnits,
     feed: Iterator[Sequence[object]],
     emit: Emit,
@@ -222,7 +242,7 @@ def _points(
     smoother, rule = sweep.Smoother(), sweep.StopRule(request.early_stop_threshold)
     for other in session.optimizers:
         other.hold_lrs()
-    set_lr = stretch.multiplier(opt, request.group)
+    set_lr = stretch.multiplier(opt, swept)
     session.train_mode()
     points: list[CurvePoint] = []
     with _several_at_once(points, emit) as emit_due:
@@ -327,14 +347,17 @@ def is_adaptive(optimizer: Optimizer) -> bool:
     return "betas" in optimizer.param_groups[0] or isinstance(optimizer, kinds)
 
 
-def _typical_weight(optimizer: Optimizer, only: int | None) -> float | None:
-    """The root mean square of the weights in the typical matrix or kernel, of one group or of all.
+def _typical_weight(optimizer: Optimizer, only: Sequence[int] | None) -> float | None:
+    """The root mean square of the weights in the typical matrix or kernel, of some groups or of
+    all.
 
     None if the rate does not tell the size of a step: only Adam and similar optimizers change each
     weight by about the rate, and those that estimate their own rate (Prodigy's "d") multiply it.
     """
     groups = [
-        group for number, group in enumerate(optimizer.param_groups) if only in (None, number)
+        group
+        for number, group in enumerate(optimizer.param_groups)
+        if only is None or number in only
     ]
     if "betas" not in groups[0] or "d" in groups[0]:
         return None
@@ -372,14 +395,16 @@ def _undo_momentum(optimizer: Optimizer) -> None:
                 group[name] = optimizer.defaults[name]
 
 
-def _of_group(optimizer: Optimizer, number: int) -> str:
-    """A note on the rates of the curve, if one group was swept."""
-    name = optimizer.param_groups[number].get("name")
+def _of_groups(optimizer: Optimizer, numbers: Sequence[int]) -> str:
+    """A note on the rates of the curve, if some groups were swept."""
+    name = optimizer.param_groups[numbers[0]].get("name")
     called = f" ({name!s:.60})" if name else ""
+    several = f", with groups {', '.join(map(str, numbers[1:]))} in proportion" * bool(numbers[1:])
     return (
-        f"These are the rates of parameter group {number}{called} alone, the others stayed at"
-        " theirs: give it this rate where the optimizer is made. The setting lr moves all groups"
-        " in proportion."
+        f"These are the rates of parameter group {numbers[0]}{called} alone{several}; the others"
+        " stayed at theirs. Where rules make the groups, the group's lr_scale is this rate divided"
+        " by the setting lr, which moves all groups in proportion; else give it this rate where the"
+        " optimizer is made."
     )
 
 

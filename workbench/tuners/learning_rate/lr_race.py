@@ -35,6 +35,7 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import scratch
 from workbench.events import Emit, RaceTrial, Suggestion
+from workbench.techniques.schedules import WITHOUT_LENGTH
 from workbench.tuners import stretch
 from workbench.tuners.learning_rate.sweep import Level
 
@@ -143,7 +144,7 @@ def race(
     level: Level,
     updates: int,
     schedule: str,
-    group: int | None,
+    groups: Sequence[int] | None,
     emit: Emit,
     inbox: Inbox,
 ) -> RaceOutcome:
@@ -155,10 +156,10 @@ def race(
     around the better one or higher ones (`climb`) have what is left. The present rate trains, too,
     unless one of these is close to it. It and the lower one each train for a fourth of `updates`,
     which are not taken from the others. A Stop ends the race, and `lr` stays the suggestion. level:
-    that of the training losses at the start; group: the only group whose rate changes.
+    that of the training losses at the start; groups: the only ones whose rates change.
     """
     length = updates // CANDIDATES
-    set_lr, present = stretch.multiplier(opt, group), stretch.present_rate(opt, group)
+    set_lr, present = stretch.multiplier(opt, groups), stretch.present_rate(opt, groups)
     held_out, why = stretch.starting_loss(session, length)
     if why:
         return _no_race(lr, why)
@@ -361,7 +362,7 @@ def conclusion(
     mean = math.exp(
         sum(weight * math.log(rate) for rate, weight in weights.items()) / sum(weights.values())
     )
-    constant = schedule == "constant"
+    constant = schedule in WITHOUT_LENGTH
     if constant:
         mean *= CONSTANT
         why += (

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from workbench.events import Suggestion
+from workbench.techniques.schedules import WITHOUT_LENGTH
 from workbench.tuners.learning_rate.rules import (
     FULL,
     Array,
@@ -316,12 +317,16 @@ _SPOKEN = {
     "constant": "constant",
     "linear": "linearly falling",
     "cosine": "cosine",
+    "wsd": "constant and then falling",
+    "polynomial": "falling",
+    "inverse_sqrt": "slowly falling",
+    "cosine_restarts": "restarting",
     "schedule_free": "schedule-free",
 }
 
 
 def _factor(schedule: str) -> float:
-    return 0.75 if schedule == "constant" else 1.33
+    return 0.75 if schedule in (*WITHOUT_LENGTH, "wsd") else 1.33
 
 
 def _find(

@@ -1,0 +1,172 @@
+"""Checks the rules that a user gives as `groups=`."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from workbench.task.errors import TaskError
+from workbench.task.optim.group_rules import Group, LayerDecay
+from workbench.task.optim.groups import named_rules
+from workbench.values import shown
+
+OF_RULES = ("name", "lr_scale")
+"""The options of a rule that are none of the optimizer."""
+
+
+def checked_rules(groups: Any) -> tuple[Any, ...]:
+    """The rules in `groups=`; raises TaskError for what is none."""
+    if groups is None:
+        return ()
+    rules = tuple(groups) if isinstance(groups, list | tuple) else (groups,)
+    for number, rule in enumerate(rules):
+        text = f"groups={shown(groups)}"
+        if isinstance(rule, str) and rule not in named_rules():
+            near = difflib.get_close_matches(rule, named_rules(), n=1, cutoff=0.5)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise TaskError(
+                f"{text}: {rule!r} is no rule's name; there is"
+                f" {', '.join(map(repr, named_rules()))}.{hint}"
+                f" For a part of the model: wb.group({rule!r}, lr_scale=0.1)."
+            )
+        if isinstance(rule, Group):
+            _check_group(number, rule)
+        elif isinstance(rule, LayerDecay):
+            _check_decay(number, rule)
+        elif not callable(rule) and not isinstance(rule, str):
+            raise TaskError(
+                f"groups[{number}]={shown(rule)}: give rules, which hold for every model that the"
+                " bench makes: wb.group('head', lr_scale=10), wb.layer_decay(0.75),"
+                " 'no_decay_norm_bias'."
+            )
+    return rules
+
+
+def _check_group(number: int, rule: Group) -> None:
+    text = f"groups[{number}]: wb.group({shown(rule.match)}, …)"
+    if not (isinstance(rule.match, str) and rule.match) and not callable(rule.match):
+        raise TaskError(
+            f"{text}: give a part of the model ('head'), a pattern ('*.bias'), or a function of a"
+            " parameter's name and the parameter."
+        )
+    options = {key: value for key, value in rule.options.items() if key != "name"}
+    if not options:
+        raise TaskError(f"{text} has no option: give lr_scale=… or weight_decay=….")
+    if not isinstance(rule.options["name"], str):
+        raise TaskError(f"{text}: name={shown(rule.options['name'])} is no text.")
+    if "lr" in options:
+        raise TaskError(
+            f"{text}: lr={shown(options['lr'])}: the rates of groups keep their ratio to the"
+            " setting lr, which searches, schedules and changes move: give lr_scale=…."
+        )
+    for key in ("lr_scale", "weight_decay"):
+        if key in options and not _is_number(options[key]):
+            raise TaskError(f"{text}: {key}={shown(options[key])}: give a number of at least 0.")
+
+
+def _check_decay(number: int, rule: LayerDecay) -> None:
+    text = f"groups[{number}]: wb.layer_decay({shown(rule.factor)})"
+    if not _is_number(rule.factor) or not 0 < rule.factor <= 1:
+        raise TaskError(f"{text}: give a factor above 0 and up to 1, such as 0.75.")
+    layers = rule.layers
+    if layers is None:
+        return
+    if isinstance(layers, str) or not layers or not all(isinstance(name, str) for name in layers):
+        raise TaskError(
+            f"{text}: layers={shown(layers)}: give the parts of the model from the first layer to"
+            " the last, ['embed', 'blocks.0', 'head']."
+        )
+
+
+def options_by_rule(
+    rules: Sequence[Any], named: Mapping[str, Tensor]
+) -> list[tuple[str, Mapping[str, Mapping[str, Any]]]]:
+    """What each rule says, with a text for the rule; raises TaskError where one matches nothing or
+    all, or two contradict each other.
+    """
+    said = []
+    for number, rule in enumerate(rules):
+        text = f"groups[{number}]"
+        if isinstance(rule, Group):
+            text += f": wb.group({shown(rule.match)}, …)"
+        try:
+            options = (named_rules()[rule] if isinstance(rule, str) else rule)(named)
+        except Exception as error:
+            raise TaskError(
+                f"{text} failed with {type(error).__name__}: {error}. Its function is called with a"
+                " parameter's name and the parameter."
+            ) from error
+        if not isinstance(options, Mapping) or options.keys() - named.keys():
+            raise TaskError(
+                f"{text} returned {shown(options)}: a rule returns a dict of options by the names"
+                " of parameters."
+            )
+        if isinstance(rule, Group):
+            _check_matches(text, rule, options.keys(), named)
+        elif isinstance(rule, LayerDecay):
+            for prefix in rule.layers or ():
+                layer = Group(prefix, {})
+                _check_matches(f"{text}: layers={prefix!r}", layer, layer(named), named)
+        said.append((text, options))
+    _refuse_contradictions(said)
+    return said
+
+
+def _check_matches(text: str, rule: Group, matched: Any, named: Mapping[str, Tensor]) -> None:
+    if not matched:
+        parts = list(dict.fromkeys(name.partition(".")[0] for name in named))
+        near = ""
+        if isinstance(rule.match, str):
+            known = {name.rpartition(".")[0] for name in named} | set(parts) | named.keys()
+            close = difflib.get_close_matches(rule.match, known, n=1, cutoff=0.5)
+            near = f" Did you mean {close[0]!r}?" if close else ""
+        raise TaskError(
+            f"{text} matches no parameter of the model, which has"
+            f" {', '.join(map(repr, parts[:8]))}{', …' if len(parts) > 8 else ''}.{near}"
+        )
+    if rule.options and len(matched) == len(named):
+        settings = {"lr_scale": "the setting lr", "weight_decay": "the setting weight_decay"}
+        others = (settings[key] for key in rule.options if key in settings)
+        raise TaskError(
+            f"{text} matches all {len(named)} parameters: {next(others, 'the optimizer')} is for"
+            " all of them."
+        )
+
+
+def _refuse_contradictions(said: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]]) -> None:
+    first: dict[tuple[str, str], tuple[str, Any]] = {}
+    for text, options in said:
+        for name, values in options.items():
+            for key, value in values.items():
+                if key in OF_RULES:
+                    continue
+                other, before = first.setdefault((name, key), (text, value))
+                if before != value:
+                    raise TaskError(
+                        f"{text} gives {name} {key}={shown(value)}, and {other} gives it"
+                        f" {shown(before)}: let one of them not match it."
+                    )
+
+
+def check_options(optimizer: Optimizer, rules: Sequence[Any], whose: str) -> None:
+    """Raise TaskError where a group has an option that its optimizer does not know."""
+    known = {*optimizer.defaults, *inspect.signature(type(optimizer)).parameters}
+    for number, rule in enumerate(rules):
+        for key in rule.options if isinstance(rule, Group) else ():
+            if key not in known and key not in OF_RULES:
+                listed = sorted(set(optimizer.defaults) - {"lr", "params"})
+                near = difflib.get_close_matches(key, listed, n=1, cutoff=0.6)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise TaskError(
+                    f"groups[{number}]: {key}={shown(rule.options[key])}: {whose} has no such"
+                    f" option.{hint} It has {', '.join(listed)}."
+                )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < float("inf")
