@@ -488,6 +488,10 @@ def unknown_request(message: object) -> str:
     return f"the canvas sent the request {message!r}, which the panel does not know."
 
 
+def unknown_call(code: str, known: Sequence[str]) -> str:
+    return f"The view cannot run {code!r:.200}: it only runs calls of {', '.join(known)}."
+
+
 def unknown_remedy(code: str, known: Sequence[str]) -> str:
     return f"The panel cannot run {code!r:.200}: it only runs calls of {', '.join(known)}."
 

@@ -37,6 +37,10 @@ class LiveView(Bundled):
         sync=True
     )
 
+    subject = traitlets.Unicode("bench", help='What the view is of: "bench" or "study".').tag(
+        sync=True
+    )
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._lock = threading.Lock()
@@ -79,8 +83,13 @@ class LiveView(Bundled):
 
     def put(self, name: str, value: Any) -> None:
         """Send a small value of plain data that comes from no event."""
+        self.put_all({name: value})
+
+    def put_all(self, values: Mapping[str, Any]) -> None:
+        """Send several such values together."""
         with self._lock:
-            self._picture.outbox.put(name, value)
+            for name, value in values.items():
+                self._picture.outbox.put(name, value)
         self.wake()
 
     def put_previous(self, briefs: Sequence[RunBrief]) -> None:

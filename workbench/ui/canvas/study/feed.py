@@ -1,0 +1,96 @@
+"""Keeps the view of a study up to date, and carries out its buttons."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workbench.ui import texts
+from workbench.ui.canvas.study.calls import call_of
+from workbench.ui.canvas.study.described import Describer, Study
+from workbench.ui.controls.notice import CLICKED, Notice
+from workbench.ui.controls.widget_utils import aside
+
+_LIVE, _ENDED = 1.0, 5.0
+"""Seconds between two looks at the record of a study, and of one that has ended: another process
+may let that go on.
+"""
+
+
+class StudyFeed:
+    """Follows one study in a thread, until it is closed."""
+
+    def __init__(
+        self,
+        study: Study,
+        put: Callable[[Mapping[str, Any]], None],
+        notice: Notice,
+        looked: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """put: sends values by name. looked: called after each look; False: nobody sees the view
+        any more.
+        """
+        self.study = study
+        self._put, self._notice, self._looked = put, notice, looked
+        self._describer = Describer(study)
+        self._lock = threading.Lock()
+        """Held while the study is described: a click does that in another thread."""
+        self._calls = threading.Lock()
+        """Held during a call, so that calls are carried out one after another."""
+        self._changed = threading.Event()
+        self._closed = False
+
+    def follow(self) -> None:
+        """Begin to follow."""
+        aside(self._follow, self._notice.error, "study-view")
+
+    def close(self) -> None:
+        """Stop following."""
+        self._closed = True
+        self._changed.set()
+
+    def look(self) -> None:
+        """Send what the study's folder says now."""
+        with self._lock:
+            self._put(self._describer.present())
+
+    def hear(self, message: Mapping[str, Any]) -> bool:
+        """Carry out a button of the view; False: the message is about something else. Errors become
+        notices.
+        """
+        match message:
+            case {"what": "study", "code": str(code)}:
+                failed = lambda error: self._notice.error(error, code[:80], CLICKED)  # noqa: E731
+                aside(lambda: self._call(code), failed, "study-call")
+                return True
+        return False
+
+    def _call(self, code: str) -> None:
+        method, arguments, named = call_of(code)
+        with self._calls:
+            self._notice.drop(CLICKED)
+            result = getattr(self.study, method)(*arguments, **named)
+            self._put({"code": code})
+            if method == "export":
+                self._notice.say(texts.written(str(result)), about=CLICKED)
+            elif method not in ("pause", "stop") and (why := self.study.why_idle):
+                self._notice.say(why, "warning", about=CLICKED)
+        self.look()
+        self._changed.set()
+
+    def _follow(self) -> None:
+        trouble = ""
+        while not self._closed:
+            self._changed.clear()
+            try:
+                self.look()
+                if not self._looked():
+                    return
+                trouble = ""
+            except Exception as error:  # noqa: BLE001 - shown once; the next look may succeed
+                if str(error) != trouble:
+                    trouble = str(error)
+                    self._notice.error(error, self.study.id)
+            ended = self.study.status == "ended" if not trouble else True
+            self._changed.wait(_ENDED if ended else _LIVE)
