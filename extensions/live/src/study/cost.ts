@@ -13,7 +13,7 @@ import type { Selection, StudyData } from "./data";
 import { nearest } from "./nearest";
 
 const { study: words } = texts;
-const HEIGHT = 190;
+const HEIGHT = 176;
 type Valued = StudyTrial & { value: number };
 
 export class Cost {
@@ -81,7 +81,7 @@ export class Cost {
 
   private layers(): Layer[] {
     const { found, dots, val, chosen, muted } = this.colours();
-    const [best, whole] = [this.best(), this.whole()];
+    const [best, whole] = [stepped(this.best(), this.data.now?.fits ?? 0), this.whole()];
     const { baseline_value: baseline } = this.data.head!;
     const shorter = this.trials.filter((trial) => !trial.whole);
     const picked = this.trials.filter((trial) => trial.number === this.selection.trial);
@@ -92,7 +92,7 @@ export class Cost {
       ...level,
       { name: words.shorter, kind: "dots", ...at(shorter), colour: muted, shape: "ring", size: 2.5, alpha: 0.55 },
       { name: words.wholeFits, kind: "dots", ...at(whole), colour: dots, size: 3.5 },
-      { name: words.bestSoFar, kind: "steps", x: best.map(([x]) => x), y: best.map(([, y]) => y), colour: found, width: 2 },
+      { name: words.bestSoFar, kind: "line", x: best.map(([x]) => x), y: best.map(([, y]) => y), colour: found, width: 2 },
       { name: "", kind: "dots", ...at(picked), colour: chosen, size: 5 },
     ];
   }
@@ -104,4 +104,17 @@ export class Cost {
     const trial = at === null ? undefined : this.trials[at];
     this.card.setAt(trial ? words.atTrial(trial.number, number(trial.value)) : "");
   }
+}
+
+/** Each value holds until the next one, and the last one until now. */
+function stepped(points: [number, number][], now: number): [number, number][] {
+  const out: [number, number][] = [];
+  for (const [x, y] of points) {
+    const before = out.at(-1);
+    if (before) out.push([x, before[1]]);
+    out.push([x, y]);
+  }
+  const last = out.at(-1);
+  if (last && now > last[0]) out.push([now, last[1]]);
+  return out;
 }

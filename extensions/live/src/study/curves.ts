@@ -15,7 +15,7 @@ import type { Selection, StudyData } from "./data";
 import { nearest, type Spot, spotsOf } from "./nearest";
 
 const { study: words } = texts;
-const HEIGHT = 190;
+const HEIGHT = 176;
 type Curve = StudyCurve & { number: number };
 
 export class Curves {

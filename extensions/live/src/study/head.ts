@@ -21,7 +21,7 @@ export class Head {
   private readonly pause: HTMLButtonElement;
   private readonly stop: HTMLButtonElement;
   private readonly more: HTMLButtonElement;
-  private readonly facts = el("dl", "wb-study-facts");
+  private readonly facts = el("div", "wb-study-facts");
   private readonly verdict = el("p", "wb-study-verdict");
 
   constructor(store: Store, private readonly data: StudyData) {
@@ -97,9 +97,9 @@ export class Head {
     if (this.facts.dataset["told"] === told) return;
     this.facts.dataset["told"] = told;
     this.facts.replaceChildren(...facts.map(([name, value, note]) => {
-      const fact = el("div");
-      fact.append(el("dt", "", name), el("dd", "", value));
-      if (note) fact.append(el("dd", "wb-muted", note));
+      const fact = el("span");
+      fact.append(el("span", "", name), el("b", "", value));
+      if (note) fact.append(el("span", "", note));
       return fact;
     }));
   }

@@ -7,8 +7,8 @@ import { texts } from "../texts";
 import { literal, type Selection, type StudyData } from "./data";
 
 const { study: words } = texts;
-const [WIDTH, HEIGHT] = [240, 118]; // of the drawing, whose width follows the card
-const [TOP, FOOT] = [8, 8];
+const [WIDTH, HEIGHT] = [240, 112]; // of the drawing, whose width follows the card
+const [TOP, FOOT] = [15, 15]; // the strips of the numbers at its edges
 const OUTSIDE = 0.16; // of the width lies beyond each end of the range
 const WIDE = 50; // values that span more are drawn by their logarithms
 const STEP = 0.02; // of the range, by a key
@@ -50,6 +50,10 @@ export class Slice {
     this.observer.observe(this.plot);
   }
 
+  destroy(): void {
+    this.observer.disconnect();
+  }
+
   /** What `study.space` is given for this dimension; null: it stays as it is. */
   get argument(): string | null {
     const { axis } = this;
@@ -66,13 +70,12 @@ export class Slice {
   forget(): void {
     this.draft = null;
     this.dropped.clear();
-    this.view = this.span();
     this.draw(this.trials);
   }
 
   draw(trials: StudyTrial[]): void {
     this.trials = trials;
-    if (!this.root.isConnected) this.observer.disconnect();
+    this.view = this.span();
     this.dots();
     this.ends();
   }
@@ -96,7 +99,9 @@ export class Slice {
   private span(): Ends {
     if (this.axis.choices.length) return [-0.5, this.axis.choices.length - 0.5];
     const [low, high] = this.range.map((value) => this.place(value)) as Ends;
-    const [from, to] = [Math.min(low, this.place(this.axis.low ?? 0)), Math.max(high, this.place(this.axis.high ?? 1))];
+    const ends = [low, high, this.place(this.axis.low ?? 0), this.place(this.axis.high ?? 1)];
+    const tried = this.trials.flatMap((trial) => trial.at[this.index] ?? []).map((value) => this.place(value));
+    const [from, to] = [Math.min(...ends, ...tried), Math.max(...ends, ...tried)];
     const room = ((to - from || 1) * OUTSIDE) / (1 - 2 * OUTSIDE);
     return [from - room, to + room];
   }
@@ -210,7 +215,7 @@ export class Slice {
       handle.addEventListener("pointermove", drag);
       handle.addEventListener("lostpointercapture", () => {
         handle.removeEventListener("pointermove", drag);
-        this.settle(); // there is room beyond the new end again
+        this.draw(this.trials); // there is room beyond the new end again
       }, { once: true });
     });
     handle.addEventListener("keydown", (event) => this.pressed(end, event));
@@ -230,7 +235,7 @@ export class Slice {
       let to = this.value(this.place(before) + direction * leap * (high - low));
       if (Math.abs(to - before) < least) to = before + direction * least;
       this.move(end, to);
-      this.settle();
+      this.draw(this.trials);
     }
     event.preventDefault();
     event.stopPropagation(); // the notebook has commands on the arrow keys
@@ -246,11 +251,6 @@ export class Slice {
     this.draft = ends;
     this.ends();
     this.changed();
-  }
-
-  private settle(): void {
-    this.view = this.span();
-    this.draw(this.trials);
   }
 
   /** Drag over the plot: the range from here to there, within what it is; a click selects the trial under it. */

@@ -33,11 +33,16 @@ export class Slices {
     const told = JSON.stringify(axes);
     if (told !== this.told) {
       this.told = told; // a changed range is the new one, whatever was about to be asked for
+      this.destroy();
       this.slices = axes.map((axis, i) => new Slice(axis, i, this.data, this.selection, () => this.offer()));
       this.grid.replaceChildren(...this.slices.map((slice) => slice.root));
     }
     this.slices.forEach((slice) => slice.draw(trials));
     this.offer();
+  }
+
+  destroy(): void {
+    this.slices.forEach((slice) => slice.destroy());
   }
 
   private get line(): string {

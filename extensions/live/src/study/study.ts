@@ -61,5 +61,6 @@ export class StudyView {
   destroy(): void {
     this.curves.destroy();
     this.cost.destroy();
+    this.slices.destroy();
   }
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from workbench.plots.downsample import downsample
 from workbench.plots.studies.study import Axis1D, StudyData, TrialPoint
 from workbench.runs.printable import printable
 from workbench.runs.study.record import StudyRecord, TrialRecord
-from workbench.settings.space import Choice, Dimension, Float, Int, Space
+from workbench.settings.space import TIMES_FOUND, Choice, Dimension, Float, Int, Space
 from workbench.tuners.study.charts import curve, study_data
 from workbench.tuners.study.compare import verdict
 from workbench.tuners.study.verdict import seed_noise
@@ -34,8 +34,8 @@ _POINTS = 60
 """The most points of a curve."""
 _NAMES, _DIMENSIONS, _CHOICES, _SENTENCES = 12, 16, 24, 12
 """The most columns of values, slices, values of a choice, and sentences."""
-_SHORT, _CODE, _LONG = 60, 300, 1200
-"""Bytes of a value, a line of code, a sentence."""
+_CHOICE, _SHORT, _CODE, _LONG = 36, 60, 300, 1200
+"""Bytes of a value of a choice, of another value, of a line of code, of a sentence."""
 _SHARE = 0.05
 """The share of the time that may be spent with reading the curves of trials that train."""
 Values = dict[str, Any]
@@ -138,7 +138,7 @@ class Describer:
                 "value": _finite(point.value),
                 "share": point.share,
                 "spent": point.spent,
-                "at": _places(data, point),
+                "at": _places(space, data, trial, point),
                 **_trial(record, trial, names, lives),
             }
         return values
@@ -174,7 +174,7 @@ def _now(study: Study, record: StudyRecord, status: str) -> Values:
         left = max(0.0, record.seconds_left(moment))
     elif status == "running" and record.spent > 0 and lived > 0:
         left = max(0.0, amount - spent) * lived / record.spent
-    if record.ended and status not in ("ended", "no worker"):
+    if record.ended and status in ("running", "paused"):
         status = "ending"
     return {
         "of": record.path.name,
@@ -262,9 +262,21 @@ def _rung_ends(record: StudyRecord, trial: TrialRecord) -> list[list[float | Non
     ]
 
 
-def _places(data: StudyData, point: TrialPoint) -> list[float | None]:
-    axes: Iterable[Axis1D] = [*data.dimensions][:_DIMENSIONS]
-    return [_finite(axis.at(point.values.get(axis.name))) for axis in axes]
+def _places(
+    space: Space, data: StudyData, trial: TrialRecord, point: TrialPoint
+) -> list[float | None]:
+    """The place of a trial on each axis. A number outside of a range has one, too: the range may
+    have been another one.
+    """
+    places = []
+    for dimension, axis in zip(space.dimensions, data.dimensions, strict=True):
+        value = point.values.get(axis.name)
+        if value is None and not isinstance(dimension, Choice):
+            value = trial.values.get(dimension.name)
+            if isinstance(dimension, Float) and dimension.relative:
+                value = value.get(TIMES_FOUND) if isinstance(value, Mapping) else None
+        places.append(_finite(axis.at(value)))
+    return places[:_DIMENSIONS]
 
 
 def _dimension(dimension: Dimension, axis: Axis1D) -> Values:
@@ -278,13 +290,14 @@ def _dimension(dimension: Dimension, axis: Axis1D) -> Values:
         "low": _finite(axis.low),
         "high": _finite(axis.high),
         "whole": isinstance(dimension, Int),
-        "choices": [cut(printable(text), _SHORT) for text in axis.choices[:_CHOICES]],
+        "choices": [cut(printable(text), _CHOICE) for text in axis.choices[:_CHOICES]],
         "codes": [],
     }
     if isinstance(dimension, Choice):
-        described["codes"] = [cut(repr(c), _SHORT) for c in dimension.choices[:_CHOICES]]
-        complete = len(axis.choices) <= _CHOICES and [*map(repr, dimension.choices)] == (
-            described["codes"]
+        described["codes"] = [cut(repr(c), _CHOICE) for c in dimension.choices[:_CHOICES]]
+        complete = (
+            len(axis.choices) <= _CHOICES
+            and [*map(repr, dimension.choices)] == (described["codes"])
         )
         described["edits"] = described["edits"] and complete
     return described

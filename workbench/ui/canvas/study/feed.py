@@ -70,12 +70,17 @@ class StudyFeed:
         method, arguments, named = call_of(code)
         with self._calls:
             self._notice.drop(CLICKED)
-            result = getattr(self.study, method)(*arguments, **named)
+            why = ""
+            try:
+                result = getattr(self.study, method)(*arguments, **named)
+                if method == "export":
+                    self._notice.say(texts.written(str(result)), about=CLICKED)
+                elif method not in ("pause", "stop"):
+                    why = self.study.why_idle
+            except UserWarning as warning:  # where a filter makes errors of warnings
+                why = str(warning)
             self._put({"code": code})
-            if method == "export":
-                self._notice.say(texts.written(str(result)), about=CLICKED)
-            elif method not in ("pause", "stop") and (why := self.study.why_idle):
-                self._notice.say(why, "warning", about=CLICKED)
+            self._notice.say(why, "warning", about=CLICKED)
         self.look()
         self._changed.set()
 
