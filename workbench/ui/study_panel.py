@@ -71,9 +71,9 @@ class StudyPanel:
         elif message.get("what") != "drawer" and not self.feed.hear(message):
             self.notice.say(texts.unknown_request(dict(message)), "error")
 
-    def _looked(self) -> bool:
+    def _looked(self, status: str) -> bool:
         """Draw the page again where it is due. Returns whether the view can be seen."""
-        due = self.feed.study.status == "ended" or time.monotonic() - self._drawn_at > _REDRAWN
+        due = status == "ended" or time.monotonic() - self._drawn_at > _REDRAWN
         if due:
             self._redraw()
         return not self.closed

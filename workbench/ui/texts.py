@@ -65,6 +65,7 @@ CHIPS = {
     "find_weight_decay": "weight decay",
     "find_precision": "precision",
     "find_recipe": "recipe",
+    "study": "study",
 }
 NOT_BEGUN = "it had not begun"
 NO_RATE = "no rate can be trusted here"
@@ -123,6 +124,10 @@ def changed_at(change: str, step: int) -> str:
 
 def no_such_job(run: str) -> str:
     return f"this bench has no job {run}"
+
+
+def no_such_study(study: str) -> str:
+    return f"this bench has no study {study}"
 
 
 def time_left(duration: str) -> str:

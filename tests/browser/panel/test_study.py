@@ -20,12 +20,12 @@ def build(width=16):
 bench = wb.Workbench(build, train=data, val=data, loss=nn.functional.cross_entropy, max_epochs=3, batch_size=64)
 study = bench.study({"lr": (1e-4, 0.1), "width": [8, 16, 32]}, budget=5)
 """
-STUDY = 1
+STUDY, PANEL = 1, 2
 
 
 def test_a_study_is_followed_and_steered(lab: Lab) -> None:
     lab.viewport(1440, 900)
-    lab.open_notebook([BENCH, "study"], name="study.ipynb")
+    lab.open_notebook([BENCH, "study", "bench"], name="study.ipynb")
     lab.run_cell(0)
     lab.run_cell(STUDY)
     view = lab.output(STUDY).locator(".wb-study")
@@ -56,7 +56,8 @@ def test_a_study_is_followed_and_steered(lab: Lab) -> None:
     narrowed.click()
     expect(upper).to_have_attribute("aria-valuenow", "0.025")
 
-    view.get_by_role("button", name="Stop", exact=True).first.click(trial=True)
+    on_the_stage(lab)
+    lab.scroll_to(STUDY)
     view.locator(".wb-study-head").get_by_role("button", name="Stop").click()
     expect(view.locator(".wb-study-state")).to_contain_text("ended")
     lab.page.mouse.move(0, 0)
@@ -77,3 +78,18 @@ def plots_come(view: Locator) -> None:
     expect(view.locator(".wb-study-cost canvas")).to_be_visible()
     expect(view.locator(".wb-slice")).to_have_count(2)
     expect(view.locator(".wb-study-table tr[data-best]")).to_contain_text("whole fit")
+
+
+def on_the_stage(lab: Lab) -> None:
+    """The panel of the bench shows it until a job begins, and again by its chip."""
+    lab.run_cell(PANEL)
+    panel = lab.panel(PANEL)
+    expect(panel.locator(".wb-stage .wb-study-state")).to_contain_text("running")
+    panel.get_by_role("button", name="▶ Train").click()
+    expect(panel.locator(".wb-stage .wb-loss")).to_be_visible()
+    expect(panel.locator(".wb-stage .wb-study")).to_be_hidden()
+    chip = panel.locator(".wb-chip", has_text="study 0001")
+    chip.click()
+    expect(panel.locator(".wb-stage .wb-study-table")).to_contain_text("by hand")
+    expect(chip).to_have_attribute("aria-current", "true")
+    lab.screenshot("study-stage")

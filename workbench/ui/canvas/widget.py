@@ -115,6 +115,12 @@ class LiveView(Bundled):
             self._picture.look_at(optimizer)
         self.wake()
 
+    def stage_study(self, shown: bool) -> None:
+        """Put the study on the stage, or the job whose place it has taken."""
+        with self._lock:
+            self._picture.stage_study(shown)
+        self.wake()
+
     def answer(self, kind: str) -> dict[str, Any]:
         """The settings that apply the answer of this kind of search; {}: it recommends none."""
         with self._lock:

@@ -160,6 +160,8 @@ export interface Chip {
   note: string;
   show: string | null;
   restores: string;
+  /** Whether it is a study. */
+  study?: boolean;
 }
 
 /** The error that ended a job. */

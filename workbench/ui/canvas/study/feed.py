@@ -26,10 +26,10 @@ class StudyFeed:
         study: Study,
         put: Callable[[Mapping[str, Any]], None],
         notice: Notice,
-        looked: Callable[[], bool] = lambda: True,
+        looked: Callable[[str], bool] = lambda status: True,
     ) -> None:
-        """put: sends values by name. looked: called after each look; False: nobody sees the view
-        any more.
+        """put: sends values by name. looked: called with the study's status after each look; it
+        returns whether somebody still sees the view.
         """
         self.study = study
         self._put, self._notice, self._looked = put, notice, looked
@@ -85,17 +85,17 @@ class StudyFeed:
         self._changed.set()
 
     def _follow(self) -> None:
-        trouble = ""
+        trouble = status = ""
         while not self._closed:
             self._changed.clear()
             try:
                 self.look()
-                if not self._looked():
+                status = self.study.status
+                if not self._looked(status):
                     return
                 trouble = ""
             except Exception as error:  # noqa: BLE001 - shown once; the next look may succeed
                 if str(error) != trouble:
                     trouble = str(error)
                     self._notice.error(error, self.study.id)
-            ended = self.study.status == "ended" if not trouble else True
-            self._changed.wait(_ENDED if ended else _LIVE)
+            self._changed.wait(_ENDED if trouble or status == "ended" else _LIVE)
