@@ -270,6 +270,10 @@ class StudyView:
         else:
             self._panel().show()
 
+    def _display_(self) -> Any:
+        """Called by marimo, and not by Jupyter, to show it."""
+        return self._panel().canvas
+
     def _panel(self) -> Any:
         from workbench.ui.study_panel import StudyPanel
 

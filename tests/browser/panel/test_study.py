@@ -18,7 +18,7 @@ data = x, (x.sum(1) > 0).long()
 def build(width=16):
     return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 2))
 bench = wb.Workbench(build, train=data, val=data, loss=nn.functional.cross_entropy, max_epochs=3, batch_size=64)
-study = bench.study({"lr": (1e-4, 0.1), "width": [8, 16, 32]}, budget=5)
+study = bench.study({"lr": (1e-4, 0.1), "width": [8, 16, 32]}, budget=40)
 """
 STUDY, PANEL = 1, 2
 
@@ -30,13 +30,13 @@ def test_a_study_is_followed_and_steered(lab: Lab) -> None:
     lab.run_cell(STUDY)
     view = lab.output(STUDY).locator(".wb-study")
     expect(view.locator(".wb-study-state")).to_contain_text("running")
-    expect(view.locator(".wb-study-spent")).to_contain_text("of 5 fits")
+    expect(view.locator(".wb-study-spent")).to_contain_text("of 40 fits")
     plots_come(view)
     lab.screenshot("study-running")
     assert lab.violations(".wb-study") == []
 
     view.get_by_role("button", name="+ 4 fits").click()
-    expect(view.locator(".wb-study-spent")).to_contain_text("of 9 fits")
+    expect(view.locator(".wb-study-spent")).to_contain_text("of 44 fits")
     expect(lab.output(STUDY).locator(".wb-code")).to_contain_text("study.more(4)")
 
     box = view.get_by_label("Value of lr in the trial to add")

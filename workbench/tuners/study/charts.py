@@ -25,7 +25,8 @@ def study_data(record: StudyRecord, *, curves: bool = True) -> StudyData:
     baseline, points = record.baseline, []
     spent = record.spent - sum(piece.spent for t in record.trials for piece in t.pieces)
     for trial in record.trials:
-        spent += sum(piece.spent for piece in trial.pieces)
+        # fresh seeds are trained at the end
+        spent += sum(piece.spent for piece in trial.pieces if piece.seed == 0)
         steps, values = curve(record, trial) if trial.number in newest else (None, None)
         points.append(
             TrialPoint(

@@ -16,6 +16,7 @@ import { nearest, type Spot, spotsOf } from "./nearest";
 
 const { study: words } = texts;
 const HEIGHT = 176;
+const EARLY = 0.08; // of the longest curve
 type Curve = StudyCurve & { number: number };
 
 export class Curves {
@@ -34,7 +35,7 @@ export class Curves {
       layers: () => this.layers(),
       across: () => ({ label, words: (step) => steps(Math.round(step)), incrs: WHOLE }),
       up: "",
-      fit: () => this.curves.flatMap((curve) => [...curve.y, ...curve.ends.map(([, value]) => value)]),
+      fit: () => this.heights(),
       read: (at) => this.readout(at),
       words: () => texts.plot.reading(texts.axis.place(label, steps(this.places[this.frame.plot?.cursor.idx ?? 0] ?? 0)), this.card.reading()),
       made: (plot) => this.clickable(plot),
@@ -65,6 +66,12 @@ export class Curves {
 
   destroy(): void {
     this.frame.destroy();
+  }
+
+  /** The values that the plot has to show: the first ones, which are far from all others, may lie above it. */
+  private heights(): (number | null)[] {
+    const from = EARLY * (this.places.at(-1) ?? 0);
+    return this.curves.flatMap(({ x, y, ends }) => [...y.filter((_, i) => (x[i] as number) >= from), ...ends.map(([, value]) => value)]);
   }
 
   /** The curves that the key names: the best one, the baseline, the one that is selected. */

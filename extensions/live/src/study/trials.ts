@@ -93,11 +93,11 @@ export class Trials {
     this.draw();
   }
 
-  /** The longest trials first, and of these the best; or as a person chose. */
+  /** Those that train, then the longest ones, and of these the best; or as a person chose. */
   private ordered(trials: StudyTrial[]): StudyTrial[] {
     const { sort } = this;
     const value = (trial: StudyTrial) => trial.value ?? NaN;
-    if (!sort) return trials.sort((a, b) => b.share - a.share || order(value(a), value(b), (x, y) => this.data.better(x, y)) || a.number - b.number);
+    if (!sort) return trials.sort((a, b) => Number(b.state === "trains") - Number(a.state === "trains") || b.share - a.share || order(value(a), value(b), (x, y) => this.data.better(x, y)) || a.number - b.number);
     const column = this.data.head!.names.indexOf(sort.by.slice(1));
     const key = (trial: StudyTrial): number | string => {
       if (sort.by.startsWith("=")) return trial.values[column] ?? "";
@@ -122,7 +122,7 @@ export class Trials {
     });
     name.append(select);
     if (trial.number === best) name.append(el("span", "wb-study-mark", words.bestMark));
-    else if (trial.number === baseline) name.append(el("span", "wb-muted", words.baselineMark));
+    if (trial.number === baseline) name.append(el("span", "wb-muted", words.baselineMark));
     const state = el("td", "wb-study-trial-state", words.doing(trial.state, trial.share, trial.seed));
     if (trial.cause) state.title = trial.cause;
     const actions = el("td", "wb-run-actions");

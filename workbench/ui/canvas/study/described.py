@@ -68,10 +68,10 @@ class Describer:
     def present(self) -> Values:
         """What has changed since the last call may be among these values, by name."""
         study, record = self._study, self._study.record
-        status = study.status
+        status, workers = study.status, study.workers
         pieces = [(p.state, p.run, p.end) for trial in record.trials for p in trial.pieces]
-        now = status, study.workers, len(record.trials), len(record.changes), pieces
-        values: Values = {"study_now": _now(study, record, status)}
+        now = status, workers, len(record.trials), len(record.changes), pieces
+        values: Values = {"study_now": _now(record, status, workers)}
         changed = now != self._before
         begin = time.monotonic()
         if changed or begin >= self._curves_due:
@@ -163,7 +163,7 @@ class Describer:
         return values
 
 
-def _now(study: Study, record: StudyRecord, status: str) -> Values:
+def _now(record: StudyRecord, status: str, workers: int) -> Values:
     """What changes while nothing ends: time, and what was spent."""
     ((unit, amount),) = record.budget.items()
     moment = time.time()
@@ -186,7 +186,7 @@ def _now(study: Study, record: StudyRecord, status: str) -> Values:
         "by_hand": round(record.by_hand, 4),
         "elapsed": round(lived),
         "left": None if left is None or status == "ended" else round(left),
-        "workers": study.workers,
+        "workers": workers,
         "paused": record.paused,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ _LIVE, _ENDED = 1.0, 5.0
 """Seconds between two looks at the record of a study, and of one that has ended: another process
 may let that go on.
 """
+_SHARE = 0.05
+"""The share of the time that the looks at a large study may take."""
 
 
 class StudyFeed:
@@ -50,10 +53,12 @@ class StudyFeed:
         self._closed = True
         self._changed.set()
 
-    def look(self) -> None:
-        """Send what the study's folder says now."""
+    def look(self) -> str:
+        """Send what the study's folder says now; returns the study's status."""
         with self._lock:
-            self._put(self._describer.present())
+            values = self._describer.present()
+            self._put(values)
+        return str(values["study_now"]["status"])
 
     def hear(self, message: Mapping[str, Any]) -> bool:
         """Carry out a button of the view; False: the message is about something else. Errors become
@@ -88,9 +93,9 @@ class StudyFeed:
         trouble = status = ""
         while not self._closed:
             self._changed.clear()
+            begin = time.monotonic()
             try:
-                self.look()
-                status = self.study.status
+                status = self.look()
                 if not self._looked(status):
                     return
                 trouble = ""
@@ -98,4 +103,5 @@ class StudyFeed:
                 if str(error) != trouble:
                     trouble = str(error)
                     self._notice.error(error, self.study.id)
-            self._changed.wait(_ENDED if trouble or status == "ended" else _LIVE)
+            pause = _ENDED if trouble or status == "ended" else _LIVE
+            self._changed.wait(max(pause, (time.monotonic() - begin) / _SHARE))
