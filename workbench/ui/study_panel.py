@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,7 +38,8 @@ class StudyPanel:
         self.canvas = LiveView(subject="study")
         self.notice = Notice(self.canvas.put)
         self.feed = StudyFeed(study, self.canvas.put_all, self.notice, self._looked)
-        self._cells = CellEnds(self._redraw)
+        self._cells = CellEnds(self._cell_ends)
+        self._drawing = threading.Lock()
         self.canvas.on_request = self._asked
         reachable(self.canvas)
 
@@ -78,16 +80,25 @@ class StudyPanel:
             self._redraw()
         return not self.closed
 
+    def _cell_ends(self) -> None:
+        """Put the page of a study that has ended into the notebook, before the cell ends: where no
+        front end is open, later output is dropped.
+        """
+        if self.feed.study.status == "ended":
+            self._redraw()
+            self._cells.close()
+
     def _redraw(self) -> None:
         """Draw the page that stays again, where the study has changed."""
-        state = self._state()
-        if state == self._drawn or not self._pages:
-            return
-        self._drawn = state
-        page = _still(self._page())
-        for shown in self._pages:
-            shown.update(page, raw=True)
-        self._drawn_at = time.monotonic()
+        with self._drawing:
+            state = self._state()
+            if state == self._drawn or not self._pages:
+                return
+            self._drawn = state
+            page = _still(self._page())
+            for shown in self._pages:
+                shown.update(page, raw=True)
+            self._drawn_at = time.monotonic()
 
 
 def _still(page: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -49,6 +51,7 @@ def test_a_study_is_followed_and_steered(lab: Lab) -> None:
     added = view.locator(".wb-study-table tbody tr", has_text="by hand")
     expect(added).to_contain_text("3e-3")
 
+    by_mouse(lab, view)
     upper = view.get_by_role("slider", name="Upper end of lr")
     upper.press("Shift+ArrowLeft")
     narrowed = view.locator(".wb-study-draft .wb-study-code")
@@ -64,6 +67,11 @@ def test_a_study_is_followed_and_steered(lab: Lab) -> None:
     lab.settle()
     lab.screenshot("study-ended", view)
 
+    lab.viewport(700, 900)
+    lab.settle()
+    assert view.evaluate("view => view.scrollWidth <= view.clientWidth + 1")
+    lab.viewport(1440, 900)
+
     lab.reopen()
     lab.scroll_to(STUDY)
     expect(lab.output(STUDY).locator(".wb-study-state")).to_contain_text("ended")
@@ -78,6 +86,24 @@ def plots_come(view: Locator) -> None:
     expect(view.locator(".wb-study-cost canvas")).to_be_visible()
     expect(view.locator(".wb-slice")).to_have_count(2)
     expect(view.locator(".wb-study-table tr[data-best]")).to_contain_text("whole fit")
+
+
+def by_mouse(lab: Lab, view: Locator) -> None:
+    """A brush narrows a range, an end that is dragged outwards extends it, and Undo takes both back."""
+    narrowed = view.locator(".wb-study-draft .wb-study-code")
+    area = view.locator(".wb-slice-area").first
+    lab.drag(area, 40)
+    expect(narrowed).to_have_text(re.compile(r"study\.space\(lr=\([\d.e-]+, [\d.e-]+\)\)"))
+    upper = view.get_by_role("slider", name="Upper end of lr")
+    assert float(upper.get_attribute("aria-valuenow") or 0) < 0.1
+    view.get_by_role("button", name="Undo").click()
+    expect(upper).to_have_attribute("aria-valuenow", "0.1")
+    lab.drag(upper, 30)
+    assert float(upper.get_attribute("aria-valuenow") or 0) > 0.1
+    view.locator(".wb-slice-choice").first.click()
+    expect(narrowed).to_contain_text("width=[16, 32])")
+    view.get_by_role("button", name="Undo").click()
+    expect(narrowed).to_be_hidden()
 
 
 def on_the_stage(lab: Lab) -> None:

@@ -31,6 +31,7 @@ export class Slice {
   private draft: Ends | null = null;
   private dropped = new Set<number>(); // of a choice, the values that are left out
   private trials: StudyTrial[] = [];
+  private held = false; // while a handle is dragged nothing moves under it
   private width = WIDTH;
   private view: Ends; // what the drawing spans, as places
   private readonly observer: ResizeObserver;
@@ -75,7 +76,7 @@ export class Slice {
 
   draw(trials: StudyTrial[]): void {
     this.trials = trials;
-    this.view = this.span();
+    if (!this.held) this.view = this.span();
     this.dots();
     this.ends();
   }
@@ -211,10 +212,12 @@ export class Slice {
       event.stopPropagation(); // no brush begins here
       handle.focus();
       handle.setPointerCapture(event.pointerId);
+      this.held = true;
       const drag = (e: PointerEvent) => this.move(end, this.value(this.at(e.clientX)));
       handle.addEventListener("pointermove", drag);
       handle.addEventListener("lostpointercapture", () => {
         handle.removeEventListener("pointermove", drag);
+        this.held = false;
         this.draw(this.trials); // there is room beyond the new end again
       }, { once: true });
     });

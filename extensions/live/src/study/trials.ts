@@ -56,14 +56,19 @@ export class Trials {
     for (const number of this.rows.keys()) if (!ordered.some((trial) => trial.number === number)) this.rows.delete(number);
     const held = focusIn(this.list);
     const key = held?.dataset["key"];
-    this.list.replaceChildren(...ordered.flatMap((trial) => {
+    const rows = ordered.flatMap((trial) => {
       const open = this.opened.has(trial.number);
       const told = JSON.stringify([trial, open, head.best === trial.number, this.selection.trial === trial.number]);
       let entry = this.rows.get(trial.number);
       if (entry?.told !== told) this.rows.set(trial.number, (entry = { told, row: this.row(trial), more: open ? this.details(trial) : null }));
       return entry.more ? [entry.row, entry.more] : [entry.row];
-    }));
-    if (key) this.list.querySelector<HTMLElement>(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+    });
+    // A row that stays in its place is not touched: it may just be clicked.
+    rows.forEach((row, i) => {
+      if (this.list.children[i] !== row) this.list.insertBefore(row, this.list.children[i] ?? null);
+    });
+    while (this.list.children.length > rows.length) this.list.lastElementChild?.remove();
+    if (key && focusIn(this.list) === null) this.list.querySelector<HTMLElement>(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
     for (const th of this.head.querySelectorAll("th")) {
       const by = th.dataset["by"];
       if (by !== undefined && by === this.sort?.by) th.setAttribute("aria-sort", this.sort.down ? "descending" : "ascending");
@@ -115,7 +120,7 @@ export class Trials {
     row.toggleAttribute("data-best", trial.number === best);
     row.dataset["state"] = trial.state;
     const name = el("th", "", "", { scope: "row" });
-    const select = el("button", "wb-study-pick", String(trial.number), { type: "button", "data-key": `pick-${trial.number}`, "aria-pressed": String(trial.number === this.selection.trial), title: words.pick(trial.number) });
+    const select = el("button", "wb-study-pick", String(trial.number), { type: "button", "data-key": `pick-${trial.number}`, "aria-pressed": String(trial.number === this.selection.trial), "aria-label": words.pick(trial.number), title: words.pick(trial.number) });
     select.addEventListener("click", (event) => {
       event.stopPropagation();
       this.selection.choose(trial.number);
