@@ -105,6 +105,6 @@ def _still(page: Mapping[str, str]) -> dict[str, str]:
     """The page, which the style sheet hides beside the live view."""
     text = page["text/html"]
     return {
-        "text/plain": "",
+        "text/plain": f"{texts.PANEL_BACK}\n{page['text/plain']}",
         "text/html": f'<div class="wb-still"><p>{texts.PANEL_BACK}</p>{text}</div>',
     }
