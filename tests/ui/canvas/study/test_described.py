@@ -56,8 +56,10 @@ def test_what_has_not_changed_is_not_described_again(study: wb.Study) -> None:
     describer = Describer(study)
     describer.present()
     assert {*describer.present()} <= {"study_now"}
-    add_trial(study.path, TrialProposal(13, {"lr": 1e-3, "width": 64}, "by hand"))
-    assert describer.present()["study_trial.13"]["from"] == "by hand"
+    values = {"lr": 1e-3, "width": 64, "optimizer": {"sgd": {"momentum": 0.94131}}}
+    add_trial(study.path, TrialProposal(13, values, "by hand"))
+    trial = describer.present()["study_trial.13"]
+    assert (trial["from"], trial["values"]) == ("by hand", ["1e-3", "64", "sgd(momentum=0.941)"])
 
 
 def test_a_trial_outside_of_a_narrowed_range_keeps_its_place(study: wb.Study) -> None:

@@ -219,7 +219,7 @@ def _trial(record: StudyRecord, trial: TrialRecord, names: Sequence[str], lives:
         "from": cut(printable(trial.origin), _SHORT),
         "why": cut(printable(trial.why), _CODE),
         "values": [
-            cut(printable(_value_text(name, values[name])), _SHORT) if name in values else ""
+            cut(printable(_value_text(values[name])), _SHORT) if name in values else ""
             for name in names
         ],
         "fresh": fresh[:8],
@@ -234,9 +234,15 @@ def _trial(record: StudyRecord, trial: TrialRecord, names: Sequence[str], lives:
     }
 
 
-def _value_text(name: str, value: Any) -> str:
+def _value_text(value: Any) -> str:
+    """A value as the table shows it: "0.0032", "gelu", "sgd(momentum=0.9)"."""
     if isinstance(value, float) and math.isfinite(value):
         return format.rate(value)
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((choice, arguments),) = value.items()
+        if isinstance(arguments, Mapping):
+            named = [f"{key}={_value_text(argument)}" for key, argument in arguments.items()]
+            return f"{choice}({', '.join(named)})"
     return value if isinstance(value, str) else value_text(value)
 
 
