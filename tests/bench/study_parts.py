@@ -17,7 +17,7 @@ from workbench.launch.job import AnyJob
 from workbench.launch.study.worker import Piece
 from workbench.runs.study.record import PieceEnd, StudyHead, StudyRecord, TrialProposal
 from workbench.runs.study.write import add_trial, claim, new_study
-from workbench.settings.space import Space
+from workbench.settings.space import Choice, Float, Space
 
 SCALE = 2.0
 
@@ -89,6 +89,36 @@ class Studied:
 
     def run(self, end: PieceEnd) -> wb.Run:
         return wb.Run.open(self.path.parents[1] / "runs" / end.run)
+
+
+def recorded(root: Path) -> wb.Study:
+    """A study of twelve trials without runs, of which the fourth is infeasible and the last one failed."""
+    space = Space((Float("lr", low=1e-4, high=1.0, log=True), Choice("width", choices=(32, 64))))
+    head = StudyHead(
+        "study",
+        "val_loss",
+        "min",
+        {"fits": 12.0},
+        space.to_record(),
+        {"epochs": 9},
+        rungs=(1 / 3, 1.0),
+    )
+    path = new_study(root, head)
+    for number in range(1, 13):
+        values = {"lr": 10 ** (-4 + number / 4), "width": 32 if number % 2 else 64}
+        origin = "baseline" if number == 1 else "prior"
+        add_trial(path, TrialProposal(number, values, origin))
+        rung = 1 if number in (1, 5) else 0
+        piece = claim(path, number, 0, rung, "worker")
+        assert piece is not None
+        if number == 4:
+            end = PieceEnd("infeasible", 0.1, cause="the loss is nan")
+        elif number == 12:
+            end = PieceEnd("failed", 0.0, cause="ValueError: <b>width</b>")
+        else:
+            end = PieceEnd("completed", 1.0 if rung else 1 / 3, value=abs(number - 5) + 0.5)
+        piece.end(end)
+    return wb.Study(path)
 
 
 def to_the_end(job: AnyJob) -> str:

@@ -7,41 +7,15 @@ from pathlib import Path
 import pytest
 
 import workbench as wb
+from tests.bench.study_parts import recorded
 from workbench.export.errors import ExportError
-from workbench.runs.study.record import PieceEnd, StudyHead, TrialProposal
-from workbench.runs.study.write import add_trial, claim, new_study
-from workbench.settings.space import Choice, Float, Space
+from workbench.runs.study.record import TrialProposal
+from workbench.runs.study.write import add_trial, claim
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> wb.Study:
-    """Twelve trials, of which the fourth is infeasible and the last one failed."""
-    space = Space((Float("lr", low=1e-4, high=1.0, log=True), Choice("width", choices=(32, 64))))
-    head = StudyHead(
-        "study",
-        "val_loss",
-        "min",
-        {"fits": 12.0},
-        space.to_record(),
-        {"epochs": 9},
-        rungs=(1 / 3, 1.0),
-    )
-    path = new_study(tmp_path, head)
-    for number in range(1, 13):
-        values = {"lr": 10 ** (-4 + number / 4), "width": 32 if number % 2 else 64}
-        origin = "baseline" if number == 1 else "prior"
-        add_trial(path, TrialProposal(number, values, origin))
-        rung = 1 if number in (1, 5) else 0
-        piece = claim(path, number, 0, rung, "worker")
-        assert piece is not None
-        if number == 4:
-            end = PieceEnd("infeasible", 0.1, cause="the loss is nan")
-        elif number == 12:
-            end = PieceEnd("failed", 0.0, cause="ValueError: <b>width</b>")
-        else:
-            end = PieceEnd("completed", 1.0 if rung else 1 / 3, value=abs(number - 5) + 0.5)
-        piece.end(end)
-    return wb.Study(path)
+    return recorded(tmp_path)
 
 
 def test_its_charts(study: wb.Study) -> None:

@@ -146,7 +146,7 @@ class Canvas:
             route.fulfill(body=self.view._css, content_type="text/css")
         elif name == "":
             traits = json.dumps(
-                {name: getattr(self.view, name) for name in ("marker", "looks", "clip")}
+                {name: getattr(self.view, name) for name in ("marker", "looks", "clip", "subject")}
             )
             body = (_PAGE % traits).replace(
                 "<body>", '<body class="dark">' if self._dark else "<body>"

@@ -134,6 +134,7 @@ def test_every_public_name_is_there() -> None:
     ("file", "places"),
     [
         ("bench/workbench.py", {"Workbench._panel", "Workbench.controls"}),
+        ("bench/study_view.py", {"StudyView._panel"}),
         ("launch/attached/attach.py", {"Attached._panel"}),
     ],
 )

@@ -115,6 +115,7 @@ class FakeBench:
         self.summary = Summary()
         self.root = Path("no-such-folder")
         self.jobs: list[FakeJob] = []
+        self.studies: list[Any] = []
         self.exported: list[str] = []
         self.export_options: dict[str, bool] = {}
         """Of the last export."""

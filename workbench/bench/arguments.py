@@ -233,7 +233,7 @@ def refuse_backend(given: Mapping[str, Any]) -> None:
         ) from error
 
 
-PUBLIC = ("model", "root", "summary", "jobs")
+PUBLIC = ("model", "root", "summary", "jobs", "studies")
 """Attributes that are set when a bench is made, and are read-only afterwards."""
 
 

@@ -67,6 +67,7 @@ class BenchBase:
         self._settings: Settings
         self._take(prepared)
         self.jobs: list[AnyJob] = []
+        self.studies: list[Any] = []
         self._needs: dict[AnyJob, set[str]] = {}
         """The runs whose folders each job needs until it ends."""
         self._waiting: set[str] = set()

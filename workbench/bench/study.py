@@ -18,7 +18,7 @@ from typing import Any
 
 from workbench.bench.study_arguments import budget_of, checked_count
 from workbench.bench.study_start import TrialBench, keep
-from workbench.bench.study_view import StudyView, absolute, states_of
+from workbench.bench.study_view import StudyView
 from workbench.export.source.capture import CallSite
 from workbench.launch.study import local
 from workbench.launch.study.liveness import ENDED, Observer
@@ -140,9 +140,16 @@ class Study(StudyView):
 
     def _has_worker(self, record: StudyRecord) -> bool:
         """Whether a worker lives, as far as it can be seen from here."""
+        return self._has_process(record) or self._living(record) > 0
+
+    def _living(self, record: StudyRecord) -> int:
         # each is looked at, so that all are watched from now on
-        others = [name for name in record.workers if self._observer.is_alive(record, name)]
-        return self._has_process(record) or bool(others)
+        return len([name for name in record.workers if self._observer.is_alive(record, name)])
+
+    @property
+    def workers(self) -> int:
+        """How many workers live and have said so, as far as it can be seen from here."""
+        return self._living(self.record)
 
     @property
     def failure(self) -> str:
@@ -236,10 +243,10 @@ class Study(StudyView):
                 {
                     "trial": trial.number,
                     "from": trial.origin,
-                    **absolute(trial, end),
+                    **trial.absolute(end),
                     "seed": piece.seed,
                     "rung": record.head.rungs[min(piece.rung, record.last_rung)],
-                    "status": states_of([piece], lives)[0],
+                    "status": piece.status(lives),
                     record.head.monitor: None if end is None else end.value,
                     "cost": None if end is None else end.cost,
                     "run": piece.run,
@@ -369,7 +376,8 @@ class Study(StudyView):
         """What to do where it is paused."""
         return f"{self.id} is paused: study.resume(), or workbench study resume {self.id}"
 
-    def _why_idle(self) -> str:
+    @property
+    def why_idle(self) -> str:
         """Why nothing trains what was just asked for, and what to do; "": something does."""
         if hint := self.hint:
             return f"no worker works on {self.id}. {hint}"
@@ -481,7 +489,7 @@ class Study(StudyView):
             return
         if self._has_begun and self.status == "no worker":
             self.work()
-        elif why := self._why_idle():
+        elif why := self.why_idle:
             warnings.warn(why, stacklevel=3)
 
     def _trial(self, trial: int, method: str) -> int:
@@ -539,7 +547,7 @@ def _pieces(record: StudyRecord) -> list[tuple[TrialRecord, PieceRecord]]:
 
 def _settings(record: StudyRecord, trial: TrialRecord) -> dict[str, Any]:
     """The values of a trial's whole fit."""
-    return absolute(trial, trial.end(record.last_rung))
+    return trial.absolute(trial.end(record.last_rung))
 
 
 def _in_words(budget: Mapping[str, float]) -> str:
@@ -550,7 +558,7 @@ def _in_words(budget: Mapping[str, float]) -> str:
 def _ended(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> str:
     """A line that says how a piece ended."""
     assert piece.end is not None
-    used = absolute(trial, piece.end)
+    used = trial.absolute(piece.end)
     values = ", ".join(f"{name}={_text(value)}" for name, value in used.items())
     seed = f", seed {piece.seed}" if piece.seed else ""
     value = "" if piece.end.value is None else f"  {record.head.monitor} {number(piece.end.value)}"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import html
-import threading
-import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ from workbench.export.errors import ExportError
 from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import with_picture
 from workbench.runs.printable import printable
-from workbench.runs.study.record import PieceEnd, PieceRecord, StudyRecord, TrialRecord
+from workbench.runs.study.record import StudyRecord
 from workbench.runs.tables.render import html_table, text_table
 from workbench.settings import SettingsError
 from workbench.tuners.study.charts import study_data
@@ -38,24 +36,6 @@ _ROWS = 40
 """The most trials of a table; the others are counted."""
 _CAUSES, _CAUSE = 3, 300
 """The most different causes of failed trials that are shown, and their characters."""
-_LIVE = 2.0
-"""Seconds between two looks at the record of a study that is shown."""
-
-
-def states_of(pieces: Iterable[PieceRecord], lives: bool) -> list[str]:
-    """What each piece does, in a word. lives: whether a worker lives that may train it."""
-    claimed = "trains" if lives else "interrupted"
-    return [
-        piece.end.status if piece.end is not None else {"open": "waits"}.get(piece.state, claimed)
-        for piece in pieces
-    ]
-
-
-def absolute(trial: TrialRecord, end: PieceEnd | None) -> dict[str, Any]:
-    """The values of a trial. end: of one of its pieces, whose rates stand in place of multiples of
-    what a search found.
-    """
-    return {**trial.values, **({} if end is None else end.values)}
 
 
 class StudyView:
@@ -65,6 +45,8 @@ class StudyView:
     _trust: bool
     _notes: Sequence[str] = ()
     """What is known of its scripts before it has one."""
+    _shown: Any = None
+    """Its live view; None: no notebook has shown it yet."""
 
     @property
     @abstractmethod
@@ -75,6 +57,21 @@ class StudyView:
     @abstractmethod
     def headline(self) -> str:
         """Its state in a line."""
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """The name of its folder."""
+
+    @property
+    @abstractmethod
+    def workers(self) -> int:
+        """How many workers live."""
+
+    @property
+    @abstractmethod
+    def why_idle(self) -> str:
+        """Why nothing trains what was just asked for; "": something does."""
 
     @property
     @abstractmethod
@@ -192,8 +189,8 @@ class StudyView:
             rung = longest[trial.number]
             piece = trial.piece(rung) if rung >= 0 else None
             end = None if piece is None else piece.end
-            values = absolute(trial, end)
-            status = states_of(trial.pieces, lives)[-1] if trial.pieces else "waits"
+            values = trial.absolute(end)
+            status = trial.pieces[-1].status(lives) if trial.pieces else "waits"
             rows.append(
                 [
                     str(trial.number),
@@ -207,7 +204,7 @@ class StudyView:
             )
         return rows
 
-    def _words(self) -> list[tuple[str, str]]:
+    def words(self) -> list[tuple[str, str]]:
         """The verdict, and what to do next: sentences, each with a line of code or ""."""
         record = self.record
         sentences = [(verdict(record).text, "")] if record.best is not None else []
@@ -221,8 +218,8 @@ class StudyView:
         if self.hint:
             last = printable(" ".join(self._last_words().split()))
             ending = f"… {last[-_CAUSE:]}" if len(last) > _CAUSE else last
-            call = f"study.work(), or workbench study work {self.path.name}"
-            sentences.append((f"No worker works on it. {ending}".rstrip(), call))
+            text = f"No worker works on it. {ending} Start one, here or by workbench study work"
+            sentences.append((f"{' '.join(text.split())} {self.path.name}.", "study.work()"))
         if self.status == "paused":
             sentences.append(("It is paused.", "study.resume()"))
         sentences += [(item.text, item.code) for item in advice(record)]
@@ -233,7 +230,7 @@ class StudyView:
         return f"… and {more} more: study.table() has all." if more > 0 else ""
 
     def __repr__(self) -> str:
-        rows = [self.headline, *(f"{text}  {code}".rstrip() for text, code in self._words())]
+        rows = [self.headline, *(f"{text}  {code}".rstrip() for text, code in self.words())]
         table = self._table()
         if len(table) > 1:
             rows += ["", text_table(table), self._left_out()]
@@ -243,7 +240,7 @@ class StudyView:
         """The study as a page: its state, the verdict with what to do next, charts, a table."""
         words = "".join(
             f"<li>{html.escape(text)}{f' <code>{html.escape(code)}</code>' if code else ''}</li>"
-            for text, code in self._words()
+            for text, code in self.words()
         )
         table = self._table()
         parts = [f"<p><b>{html.escape(self.headline)}</b></p>"]
@@ -264,27 +261,25 @@ class StudyView:
         return matplotlib.small_png(matplotlib.overview(columns))
 
     def _ipython_display_(self) -> None:
-        """Show it in a notebook, and keep what is shown up to date until the study ends."""
-        from IPython.display import HTML, display
+        """Show it live in a notebook, with a page that stays in its file; elsewhere that page."""
+        from IPython.core.getipython import get_ipython
+        from IPython.display import display
 
-        handle = display(self._bundle(), raw=True, display_id=True)
-        if handle is None or self.status == "ended":
-            return
+        if getattr(get_ipython(), "kernel", None) is None:
+            display(self._bundle(), raw=True)
+        else:
+            self._panel().show()
 
-        def follow() -> None:
-            before = self._state()
-            try:
-                while self.status != "ended":
-                    time.sleep(_LIVE)
-                    if (state := self._state()) != before:
-                        before = state
-                        handle.update(self._bundle(), raw=True)
-                handle.update(self._bundle(), raw=True)
-            except Exception as error:  # noqa: BLE001 - it is shown
-                text = html.escape(printable(f"{self.path.name} cannot be shown: {error}"))
-                handle.update(HTML(f"<p>{text}</p>"))
+    def _display_(self) -> Any:
+        """Called by marimo, and not by Jupyter, to show it."""
+        return self._panel().canvas
 
-        threading.Thread(target=follow, name="workbench-study-view", daemon=True).start()
+    def _panel(self) -> Any:
+        from workbench.ui.study_panel import StudyPanel
+
+        if self._shown is None or self._shown.closed:
+            self._shown = StudyPanel(self, self._bundle, self._state)
+        return self._shown
 
     def _bundle(self) -> dict[str, str]:
         return {"text/html": self._repr_html_(), "text/plain": repr(self)}

@@ -51,7 +51,7 @@ from workbench.bench.study_arguments import (
 from workbench.bench.study_start import TrialBench, data_of, identity_of, length_of
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
-from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
+from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown, Studied
 from workbench.export.file_format import ENDINGS, ExportOptions, Format, is_verified
 from workbench.export.formats.launch_file import LaunchFile, LaunchFormat, LaunchOption
 from workbench.export.inputs.task import refusal
@@ -167,6 +167,7 @@ class Workbench(TrialBench):
         summary: the numbers of parameters, their bytes, the device on which jobs train, the number
             of optimizers.
         jobs: all jobs of this bench, oldest first.
+        studies: the studies that this bench has begun, or let go on, oldest first.
 
     Raises `TaskError` or `SettingsError`, which say what is wrong and what to do.
     """
@@ -571,7 +572,7 @@ class Workbench(TrialBench):
         )
         same, differs = of_name(self.root, head) if name else (None, "")
         if same is not None:
-            return go_on(Study(same, count, devices_of(chosen, count)), budgeted)
+            return self._follow(go_on(Study(same, count, devices_of(chosen, count)), budgeted))
         study = begin(self, self._site, head, values, overrides, count, method)
         study._notes = tuple(message.text for message in self._export_notes())
         if differs:
@@ -588,6 +589,12 @@ class Workbench(TrialBench):
         called = {key: value for key, value in named.items() if value is not None}
         called |= {"workers": workers} if workers != 1 else {}
         self._listeners.notify(Called(line("study", {**called, **values, **overrides})))
+        return self._follow(study)
+
+    def _follow(self, study: Study) -> Study:
+        """Let views of this bench show a study."""
+        self.studies.append(study)
+        self._listeners.notify(Studied(study.id))
         return study
 
     def _refuse_optimizers(self, space: Space, chosen: Settings) -> None:

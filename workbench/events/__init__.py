@@ -21,6 +21,7 @@ from workbench.events.event import (
     Event,
     SettingsSet,
     Shown,
+    Studied,
     Unrecorded,
     size_of,
 )
@@ -117,6 +118,7 @@ __all__ = [
     "Status",
     "StatusChanged",
     "StepsDone",
+    "Studied",
     "Suggestion",
     "TimeSpent",
     "Trial",

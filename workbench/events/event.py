@@ -123,5 +123,12 @@ class Annotated:
     run: str
 
 
-Unrecorded = Called | SettingsSet | Shown | Compared | Deleted | Annotated
+@dataclass(frozen=True, slots=True)
+class Studied:
+    """The bench has begun this study, or lets it go on. For views; not recorded."""
+
+    study: str
+
+
+Unrecorded = Called | SettingsSet | Shown | Compared | Deleted | Annotated | Studied
 BenchEvent = Event | Unrecorded

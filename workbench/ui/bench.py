@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Unpack
 
@@ -35,6 +35,10 @@ class Bench(Protocol):
     @property
     def jobs(self) -> Iterable[Any]:
         """All jobs of this bench, oldest first."""
+
+    @property
+    def studies(self) -> Sequence[Any]:
+        """The studies that this bench has begun, oldest first."""
 
     def set(self, **changes: Unpack[SettingsKwargs]) -> Any:
         """Change settings of the next job."""

@@ -26,6 +26,7 @@ from workbench.events import (
     SettingsSet,
     Status,
     StatusChanged,
+    Studied,
 )
 from workbench.launch.code_line import of_folder
 from workbench.runs import health
@@ -50,6 +51,7 @@ from workbench.ui.controls.notice import CLICKED, Level, Notice
 from workbench.ui.controls.run_buttons import Actions, RunButtons
 from workbench.ui.controls.run_history import RunHistory
 from workbench.ui.controls.setting_control import SettingControls
+from workbench.ui.controls.studies import Studies
 from workbench.ui.controls.timeline import Timeline
 from workbench.ui.controls.widget_utils import aside, heard_whole, reachable
 from workbench.ui.dispatcher import Dispatcher
@@ -133,7 +135,8 @@ class Panel(PanelBase):
         self.history = RunHistory(
             bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error, self._offer_runs
         )
-        self.timeline = Timeline(bench, put)
+        self.studies = Studies(bench, self.canvas, self.notice, lambda: self.timeline.show())
+        self.timeline = Timeline(bench, put, self.studies.chips)
         self._requests = CanvasRequests(
             bench,
             self.notice.error,
@@ -169,6 +172,7 @@ class Panel(PanelBase):
         self._cells.close()
         self._unsubscribe()
         self.history.close()
+        self.studies.close()
         if self.dispatcher.drain(static_output.PATIENCE):
             self.static_output.settled()
         self.dispatcher.close()
@@ -186,7 +190,12 @@ class Panel(PanelBase):
 
     def _asked(self, message: Mapping[str, Any]) -> None:
         """Carry out what the user did in the front end."""
-        if not self._hear_controls(message):
+        try:
+            heard = self._hear_controls(message) or self.studies.hear(message)
+        except Exception as error:  # noqa: BLE001 - shown to the person who clicked
+            self.notice.error(error, texts.ACTIONS["canvas"])
+            return
+        if not heard:
             self._requests(message)
 
     # -- from the user to the bench ----------------------------------------------------------------
@@ -359,6 +368,7 @@ class Panel(PanelBase):
                 if not job.done():
                     self._on_their_way |= {id(event): event for event in held[-3:]}
             self._show_queued()
+            self.studies.begun()
             if self._status is not None:
                 self.dispatcher.put(_CAUGHT_UP)
 
@@ -430,6 +440,8 @@ class Panel(PanelBase):
                 self._ended(event)
             case Deleted():
                 self._offer_jobs()
+            case Studied():
+                self.studies.begun()
             case _:
                 pass  # the canvas has drawn it
 

@@ -65,6 +65,7 @@ CHIPS = {
     "find_weight_decay": "weight decay",
     "find_precision": "precision",
     "find_recipe": "recipe",
+    "study": "study",
 }
 NOT_BEGUN = "it had not begun"
 NO_RATE = "no rate can be trusted here"
@@ -123,6 +124,10 @@ def changed_at(change: str, step: int) -> str:
 
 def no_such_job(run: str) -> str:
     return f"this bench has no job {run}"
+
+
+def no_such_study(study: str) -> str:
+    return f"this bench has no study {study}"
 
 
 def time_left(duration: str) -> str:
@@ -486,6 +491,10 @@ def not_of_attached(message: object) -> str:
 
 def unknown_request(message: object) -> str:
     return f"the canvas sent the request {message!r}, which the panel does not know."
+
+
+def unknown_call(code: str, known: Sequence[str]) -> str:
+    return f"The view cannot run {code!r:.200}: it only runs calls of {', '.join(known)}."
 
 
 def unknown_remedy(code: str, known: Sequence[str]) -> str:

@@ -11,9 +11,11 @@ import "./controls/controls.css";
 import "./runs/runs.css";
 import "./lr-finder/lr-finder.css";
 import "./batch-size/batch-size.css";
+import "./study/study.css";
 import type { AnyModel } from "./data/anywidget";
 import { Store } from "./data/store";
 import { texts } from "./texts";
+import { showStudy } from "./study/show";
 import { show } from "./view";
 
 export default () => {
@@ -24,7 +26,7 @@ export default () => {
     },
     render({ model, el, signal }: { model: AnyModel; el: HTMLElement; signal?: AbortSignal }): () => void {
       store ??= new Store(model);
-      const remove = show(store, el);
+      const remove = model.get("subject") === "study" ? showStudy(store, el) : show(store, el);
       return () => {
         remove();
         // marimo ends a panel whose model Python has closed, and leaves its place in the page empty.

@@ -29,6 +29,7 @@ import { Timeline } from "./stage/timeline";
 import { TimeSpent } from "./training/time-spent";
 import { Script } from "./status/script";
 import type { Store } from "./data/store";
+import { StudyView } from "./study/study";
 import { followPage, readPalette, watchTheme, type Palette } from "./shared/theme";
 
 /** Build a view in `host`. Returns what to call when it goes. */
@@ -62,7 +63,8 @@ export function show(store: Store, host: HTMLElement): () => void {
   const opened = new RecordedRun(store, (run) => runs.focus(run));
   const code = new CodeLine(store);
   const script = new Script(store);
-  const stage = new Stage(store, { find_batch_size: sizes.card, find_lr: finder.card, fit: loss.card });
+  const study = new StudyView(store, colours);
+  const stage = new Stage(store, { find_batch_size: sizes.card, find_lr: finder.card, fit: loss.card, study });
   const drawer = new Drawer(store, {
     gradients: [norm.card.root, heat.card.root], pace: [pace.card.root, time.card.root],
     settings: [form.root], runs: [compare.card.root, runs.card.root],
@@ -87,7 +89,8 @@ export function show(store: Store, host: HTMLElement): () => void {
     { topics: ["drawer", "followed"], draw: () => drawer.draw() },
     { topics: ["compared", "followed"], draw: () => (drawer.compare(), runs.compared()) },
     { topics: ["progress", "said", "memory", "health"], draw: () => progress.draw() },
-    { topics: ["timeline", "opened"], draw: () => timeline.draw() },
+    ...study.drawers(on("study")),
+    { topics: ["timeline", "opened", "stage", "study"], draw: () => timeline.draw() },
     { topics: ["queue"], draw: () => queue.draw() },
     { topics: ["script", "writing"], draw: () => script.draw() },
     { topics: ["followed"], draw: () => root.toggleAttribute("data-followed", store.state.followed === true) },
@@ -114,7 +117,7 @@ export function show(store: Store, host: HTMLElement): () => void {
   const stopTheme = watchTheme(() => {
     followPage(root);
     palette = readPalette(root);
-    [finder, loss, norm, pace, sizes, compare].forEach((part) => part.redraw());
+    [finder, loss, norm, pace, sizes, compare, study].forEach((part) => part.redraw());
     heat.draw();
   });
   const freeKeys = keepKeys(root);
@@ -134,6 +137,6 @@ export function show(store: Store, host: HTMLElement): () => void {
     painter.stop();
     stopTheme();
     freeKeys();
-    [finder, loss, norm, heat, pace, sizes, compare].forEach((part) => part.destroy());
+    [finder, loss, norm, heat, pace, sizes, compare, study].forEach((part) => part.destroy());
   };
 }

@@ -79,7 +79,11 @@ def test_zero_is_no_boundary():
             [16 + 24 * k for k in range(11)],
             "study.space(width=(16, 2560))",
         ),
-        (Choice("width", choices=(1, 2, 4, 8)), [1, 2, 4, 8] * 3, "study.space(width=[…])"),
+        (
+            Choice("width", choices=(1, 2, 4, 8)),
+            [1, 2, 4, 8] * 3,
+            "study.space(width=[1, 2, 4, 8, 16])",
+        ),
         (Choice("width", choices=("a", "b", "c")), ["a", "b", "c"] * 4, None),
     ],
 )

@@ -178,6 +178,14 @@ class PieceRecord:
     """What was trained of it before it was given back, as a share of a whole fit."""
     end: PieceEnd | None = None
 
+    def status(self, lives: bool) -> str:
+        """What it does, in a word. lives: whether a worker lives that may train it."""
+        if self.end is not None:
+            return self.end.status
+        if self.state == "open":
+            return "waits"
+        return "trains" if lives else "interrupted"
+
     @property
     def spent(self) -> float:
         """Its cost, once it has ended or was given back."""
@@ -207,6 +215,12 @@ class TrialRecord:
         """How that piece ended; None: it has not."""
         piece = self.piece(rung, seed)
         return None if piece is None else piece.end
+
+    def absolute(self, end: PieceEnd | None) -> dict[str, Any]:
+        """Its values. end: of one of its pieces, whose rates stand in place of multiples of what a
+        search found.
+        """
+        return {**self.values, **({} if end is None else end.values)}
 
     @property
     def infeasible(self) -> bool:
@@ -366,6 +380,10 @@ class StudyRecord:
                 ended = change.kind == "end"
                 seconds += change.values.get("seconds", 0.0)
         return seconds if paused or ended else seconds - lived_last
+
+    def lived(self, now: float) -> float:
+        """The seconds until this moment in which at least one worker lived."""
+        return sum(_lived(_lives(self.workers.values()), [self.head.created, now]))
 
     @property
     def paused(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from workbench.plots.chart import Array
@@ -22,13 +21,13 @@ _CURVES = 100
 def study_data(record: StudyRecord, *, curves: bool = True) -> StudyData:
     """The trials of a study as plain numbers. curves: read the validations of their runs, too."""
     space = Space.from_record(record.space, record.priors)
-    runs = record.path.parents[1] / RUNS
     newest = {trial.number for trial in record.trials[-_CURVES:]} if curves else set()
     baseline, points = record.baseline, []
     spent = record.spent - sum(piece.spent for t in record.trials for piece in t.pieces)
     for trial in record.trials:
-        spent += sum(piece.spent for piece in trial.pieces)
-        steps, values = _curve(runs, record, trial) if trial.number in newest else (None, None)
+        # fresh seeds are trained at the end
+        spent += sum(piece.spent for piece in trial.pieces if piece.seed == 0)
+        steps, values = curve(record, trial) if trial.number in newest else (None, None)
         points.append(
             TrialPoint(
                 trial.number,
@@ -90,10 +89,11 @@ def _share(record: StudyRecord, trial: TrialRecord) -> float:
     return 0.0 if rung is None else record.head.rungs[rung]
 
 
-def _curve(
-    runs: Path, record: StudyRecord, trial: TrialRecord
-) -> tuple[Array | None, Array | None]:
-    """The validations of the run that trained a trial furthest with its first seed."""
+def curve(record: StudyRecord, trial: TrialRecord) -> tuple[Array | None, Array | None]:
+    """The validations of the run that trained a trial furthest with its first seed: updates, and
+    the metric at these.
+    """
+    runs = record.path.parents[1] / RUNS
     ids = [piece.run for piece in trial.pieces if piece.seed == 0 and piece.run]
     if not ids or not (runs / ids[-1]).is_dir():
         return None, None

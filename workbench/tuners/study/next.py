@@ -68,7 +68,7 @@ def _boundaries(record: StudyRecord) -> Iterator[Advice]:
         dimension, end = boundary.dimension, "upper" if boundary.upper else "lower"
         text = f"The best values lie at the {end} end of {dimension.name}."
         if isinstance(dimension, Choice):
-            extended = "[…]"
+            extended = _longer(dimension, upper=boundary.upper)
         else:
             assert isinstance(dimension, Float | Int)
             low, high = dimension.low, dimension.high
@@ -84,6 +84,23 @@ def _boundaries(record: StudyRecord) -> Iterator[Advice]:
             yield Advice(text)
         else:
             yield Advice(text, f"study.space({dimension.name}={extended})")
+
+
+def _longer(dimension: Choice, *, upper: bool) -> str:
+    """The values of a choice with one more at an end, as far from it as the one before; "[…]":
+    there is no such number.
+    """
+    numbers = [value for value in dimension.choices if value is not None]
+    end, inner = (numbers[-1], numbers[-2]) if upper else (numbers[0], numbers[1])
+    if min(end, inner) <= 0:
+        return "[…]"
+    more = end * end / inner
+    if type(end) is int and type(inner) is int:
+        more = round(more)
+    if more in (0, end):
+        return "[…]"
+    none = [value for value in dimension.choices if value is None]
+    return repr([*none, *numbers, more] if upper else [*none, more, *numbers])
 
 
 def _text(value: float) -> str:

@@ -35,6 +35,7 @@ from workbench.events import (
     SpeedTrial,
     StatusChanged,
     StepsDone,
+    Studied,
     TimeSpent,
     Trial,
     TrialStarted,
@@ -122,6 +123,8 @@ class CanvasModel:
         self._clock = Clock(clock)
         self.findings = Findings(self.outbox)
         self._time = TimeShares(self.outbox)
+        self._kind, self._studies = "", False
+        """The kind of job of the stage, and whether a study has taken its place."""
         self._run: RunStarted | None = None
         self._measured: Mapping[str, float] = {}
         """The metrics of a validation or test job, which has no card."""
@@ -176,8 +179,10 @@ class CanvasModel:
                 self.outbox.put("code", event.code[:2000])
             case SettingsSet():
                 self._settings(event)
-            case TimeSpent() | Message() | Shown() | Compared() | Deleted() | Annotated():
-                pass  # the panel's own: its notices, and the past
+            case (
+                TimeSpent() | Message() | Shown() | Compared() | Deleted() | Annotated() | Studied()
+            ):
+                pass  # the panel's own: its notices, its studies, and the past
         if fits and not isinstance(event, Unrecorded):
             self.findings.on_event(event)
             self._time.on_event(event)
@@ -218,9 +223,15 @@ class CanvasModel:
         self.sweep.look_at(optimizer)
         self.answers.look_at(optimizer)
 
+    def stage_study(self, shown: bool) -> None:
+        """Put the study on the stage, or the job whose place it has taken."""
+        self._studies = shown
+        self._stage(self._kind)
+
     def _stage(self, kind: str) -> None:
-        """Put the plot of this kind of job on the stage; "": none."""
-        self.outbox.put("stage", kind)
+        """Put the plot of this kind of job on the stage, unless a study is there; "": none."""
+        self._kind = kind
+        self.outbox.put("stage", "study" if self._studies else kind)
 
     def _stage_search(self, event: object) -> None:
         """Put the search of a tuning on the stage while it runs."""
@@ -230,6 +241,7 @@ class CanvasModel:
 
     def _start(self, event: RunStarted) -> None:
         self._run, self._measured, self._tried = event, {}, []
+        self._studies = False
         self._progress.start(event)
         self.answers.start(event)
         if event.kind in ("fit", "tune") or event.kind.startswith("find_"):

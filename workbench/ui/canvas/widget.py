@@ -37,6 +37,10 @@ class LiveView(Bundled):
         sync=True
     )
 
+    subject = traitlets.Unicode("bench", help='What the view is of: "bench" or "study".').tag(
+        sync=True
+    )
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._lock = threading.Lock()
@@ -79,8 +83,13 @@ class LiveView(Bundled):
 
     def put(self, name: str, value: Any) -> None:
         """Send a small value of plain data that comes from no event."""
+        self.put_all({name: value})
+
+    def put_all(self, values: Mapping[str, Any]) -> None:
+        """Send several such values together."""
         with self._lock:
-            self._picture.outbox.put(name, value)
+            for name, value in values.items():
+                self._picture.outbox.put(name, value)
         self.wake()
 
     def put_previous(self, briefs: Sequence[RunBrief]) -> None:
@@ -104,6 +113,12 @@ class LiveView(Bundled):
         """Show the learning-rate curves of this optimizer, where there are several."""
         with self._lock:
             self._picture.look_at(optimizer)
+        self.wake()
+
+    def stage_study(self, shown: bool) -> None:
+        """Put the study on the stage, or the job whose place it has taken."""
+        with self._lock:
+            self._picture.stage_study(shown)
         self.wake()
 
     def answer(self, kind: str) -> dict[str, Any]:

@@ -27,14 +27,20 @@ _TEXT = 300
 class Timeline:
     """The jobs of the bench, oldest first. `put` sends plain data to the canvas."""
 
-    def __init__(self, bench: Bench, put: Callable[[str, Any], None]) -> None:
-        self._bench, self._put = bench, put
+    def __init__(
+        self,
+        bench: Bench,
+        put: Callable[[str, Any], None],
+        studies: Callable[[], list[dict[str, Any]]],
+    ) -> None:
+        """studies: describes those of the bench, which follow its jobs."""
+        self._bench, self._put, self._studies = bench, put, studies
 
     def show(self) -> None:
         """Send the jobs as they are now."""
         begun = [job for job in self._bench.jobs if job.status != "queued"][-MOST:]
         live = begun[-1].id if begun else ""
-        self._put("timeline", [self._chip(job, live) for job in begun])
+        self._put("timeline", [*(self._chip(job, live) for job in begun), *self._studies()])
 
     def settings_of(self, run: str) -> dict[str, Any]:
         """The settings of this job that are not the bench's. Raises ValueError: the bench has no

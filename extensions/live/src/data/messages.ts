@@ -160,6 +160,8 @@ export interface Chip {
   note: string;
   show: string | null;
   restores: string;
+  /** Whether it is a study. */
+  study?: boolean;
 }
 
 /** The error that ended a job. */
@@ -223,7 +225,92 @@ export interface NoticeLine {
   offer: string;
 }
 
+/** What a study is, and how it stands: workbench/ui/canvas/study/described.py. */
+export interface StudyHead {
+  id: string;
+  monitor: string;
+  mode: "min" | "max";
+  /** Lengths at which trials are compared, as shares of a whole fit, and the updates at which they halt; null: none has yet. */
+  rungs: number[];
+  places: (number | null)[];
+  /** The columns of values. */
+  names: string[];
+  trials: number[];
+  more: number;
+  best: number | null;
+  best_value: number | null;
+  baseline: number | null;
+  baseline_value: number | null;
+  noise: number | null;
+  repeats: number;
+  verdict: string;
+  adopt: boolean | null;
+  seeds: number;
+}
+
+/** What changes while nothing ends. */
+export interface StudyNow {
+  of: string;
+  status: "running" | "paused" | "ended" | "ending" | "no worker";
+  unit: "fits" | "seconds";
+  budget: number;
+  spent: number;
+  fits: number;
+  by_hand: number;
+  elapsed: number;
+  left: number | null;
+  workers: number;
+  paused: boolean;
+}
+
+/** One dimension of the space. `codes`: the values of a choice as Python has them. */
+export interface StudyAxis {
+  name: string;
+  relative: boolean;
+  edits: boolean;
+  log: boolean;
+  low: number | null;
+  high: number | null;
+  whole: boolean;
+  choices: string[];
+  codes: string[];
+}
+
+export interface StudyTrial {
+  of: string;
+  number: number;
+  from: string;
+  why: string;
+  values: string[];
+  at: (number | null)[];
+  share: number;
+  value: number | null;
+  spent: number;
+  fresh: number[];
+  state: string;
+  seed: number;
+  infeasible: boolean;
+  whole: boolean;
+  cause: string;
+  run: string;
+  cost: number;
+  seconds: number;
+}
+
+/** `ends`: where it was compared. */
+export interface StudyCurve {
+  of: string;
+  x: number[];
+  y: (number | null)[];
+  ends: [step: number, value: number | null][];
+}
+
 export interface State {
+  study?: StudyHead | null;
+  study_now?: StudyNow;
+  study_words?: { text: string; code: string; runs: boolean }[];
+  study_space?: StudyAxis[];
+  study_importance?: { name: string; low: number; share: number; high: number }[];
   title?: [name: string, facts: string];
   buttons?: Record<string, ButtonState>;
   steps?: Steps;

@@ -1,6 +1,5 @@
 // The stage: one large place for what is asked now. A search shows its curve, a fit its loss; a search's answer stands above, large.
 
-import type { Card } from "../shared/card";
 import { el } from "../shared/dom";
 import type { Store } from "../data/store";
 import { texts } from "../texts";
@@ -10,10 +9,10 @@ export class Stage {
   readonly root = el("section", "wb-stage", "", { "aria-label": texts.stage.label });
   private readonly answers: Answers;
 
-  /** views: for each kind of job the card that draws it; a job of another kind has its answers only. */
-  constructor(private readonly store: Store, private readonly views: Record<string, Card>) {
+  /** views: for each kind of job, and for a study, what draws it; a job of another kind has its answers only. */
+  constructor(private readonly store: Store, private readonly views: Record<string, { root: HTMLElement }>) {
     this.answers = new Answers(store);
-    this.root.append(this.answers.root, ...Object.values(views).map((card) => card.root));
+    this.root.append(this.answers.root, ...Object.values(views).map((view) => view.root));
     this.draw();
   }
 
@@ -22,7 +21,7 @@ export class Stage {
     const { stage: kind = "" } = this.store.state;
     this.root.hidden = !kind;
     this.root.dataset["kind"] = kind;
-    for (const [name, card] of Object.entries(this.views)) card.root.hidden = name !== kind;
+    for (const [name, view] of Object.entries(this.views)) view.root.hidden = name !== kind;
     this.answers.draw();
   }
 

@@ -22,12 +22,16 @@ export class Timeline {
   }
 
   draw(): void {
-    const { timeline: chips = [], opened } = this.store.state;
-    const now = JSON.stringify([chips, opened]);
+    const { timeline: chips = [], opened, stage, study } = this.store.state;
+    const staged = stage === "study" ? study?.id : undefined;
+    const now = JSON.stringify([chips, opened, staged]);
     if (now === this.told) return;
     this.told = now;
     this.root.hidden = chips.length === 0;
-    const current = chips.find(({ run, show }) => (opened ? run === opened.run : show === ""));
+    const current = chips.find(({ run, show }) => {
+      if (staged) return run === staged;
+      return opened ? run === opened.run : show === "";
+    });
     const held = focusIn(this.list)?.dataset["run"];
     this.list.replaceChildren(...chips.map((chip) => this.item(chip, chip === current)));
     if (held) this.list.querySelector<HTMLElement>(`[data-run="${CSS.escape(held)}"]`)?.focus();
@@ -36,13 +40,14 @@ export class Timeline {
     this.restore.title = words.restoreTooltip(current?.restores ?? "");
   }
 
-  private item({ run, status, label, note, show }: Chip, isCurrent: boolean): HTMLElement {
+  private item({ run, status, label, note, show, study }: Chip, isCurrent: boolean): HTMLElement {
     const item = el("li");
     const chip = el("button", "wb-chip", label, { type: "button", "data-run": run, "data-status": status, title: words.tooltip(run, texts.status[status]) });
     chip.append(el("i", "", DOTS[status], { "aria-hidden": "true" }));
     if (note) chip.append(el("small", "", words.note(note)));
     if (isCurrent) chip.setAttribute("aria-current", "true");
-    if (show === null) chip.setAttribute("aria-disabled", "true");
+    if (study) chip.addEventListener("click", () => this.store.request("show_study", { study: run }));
+    else if (show === null) chip.setAttribute("aria-disabled", "true");
     else chip.addEventListener("click", () => this.store.request("show", { run: show }));
     item.append(chip);
     return item;

@@ -10,13 +10,14 @@ export class KernelEnded {
   private readonly code = el("code");
   private readonly again = el("span");
 
-  constructor(private readonly store: Store) {
+  /** help: how the view comes back. */
+  constructor(private readonly store: Store, help: string = texts.kernel.help) {
     const copy = el("button", "wb-tool wb-lost-copy", texts.copy, { type: "button", title: texts.copyLine });
     copy.addEventListener("click", () => void copyText(this.code, copy));
     this.again.append(texts.kernel.showRun, this.code, " ", copy);
     this.root.append(
       el("b", "", texts.kernel.ended),
-      el("span", "", texts.kernel.help),
+      el("span", "", help),
       this.again,
     );
     this.root.hidden = true;

@@ -1,0 +1,66 @@
+"""The buttons of a study's view, and that it follows the study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import workbench as wb
+from tests.bench import study_parts
+from tests.waiting import wait_for
+from workbench.runs.study.record import TrialProposal
+from workbench.runs.study.write import add_trial
+from workbench.ui.canvas.study.feed import StudyFeed
+from workbench.ui.controls.notice import Notice
+
+
+class View:
+    """What the view has been sent."""
+
+    def __init__(self, study: wb.Study) -> None:
+        self.values: dict[str, Any] = {}
+        self.notice = Notice(lambda name, value: None)
+        self.feed = StudyFeed(study, self.take, self.notice)
+
+    def take(self, values: Mapping[str, Any]) -> None:
+        self.values.update(values)
+
+    def press(self, code: str) -> None:
+        assert self.feed.hear({"what": "study", "code": code})
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> Iterator[View]:
+    view = View(study_parts.recorded(tmp_path))
+    yield view
+    view.feed.close()
+
+
+@pytest.mark.filterwarnings("ignore:no worker works on")
+def test_a_button_carries_out_its_line_and_shows_it(view: View) -> None:
+    view.press("study.more(4)")
+    wait_for(lambda: view.values.get("study_now", {}).get("budget") == 16.0)
+    assert view.values["code"] == "study.more(4)"
+    level, text = view.notice.lines[0]
+    assert level == "warning"
+    assert "no worker works on 0001-study" in text
+
+
+def test_an_error_is_shown_with_its_line(view: View) -> None:
+    view.press("study.stop(99)")
+    wait_for(lambda: bool(view.notice.lines))
+    assert view.notice.lines == [
+        ("error", "study.stop(99): study.stop(99): its trials are 1 to 12.")
+    ]
+    view.press("study.record.path.rmdir()")
+    wait_for(lambda: "it only runs calls of" in view.notice.lines[0][1])
+
+
+def test_it_follows_what_another_process_does(view: View) -> None:
+    view.feed.follow()
+    wait_for(lambda: "study_trial.12" in view.values)
+    add_trial(view.feed.study.path, TrialProposal(13, {"lr": 1e-3}, "by hand"))  # type: ignore[attr-defined]
+    wait_for(lambda: "study_trial.13" in view.values)
