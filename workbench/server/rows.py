@@ -23,7 +23,7 @@ from workbench.ui.canvas.runs.runs_table import ADDED, CELL, COLUMNS, finite, mo
 from workbench.ui.canvas.transport.messages import cut
 from workbench.units import duration
 
-NOTES, ERROR = 12_000, 300
+NOTES, ERROR = 12_000, 1000
 """The most bytes of a user's notes, and of an error."""
 _RECENT = 40
 """How many points at the end of the loss curve (400 at most) the time left is estimated from."""
