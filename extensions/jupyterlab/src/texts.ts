@@ -21,7 +21,7 @@ export function textsOf(trans: TranslationBundle) {
     } as Record<string, string>,
 
     search: trans.__("Search runs"),
-    searchHint: trans.__("Search name, notes, tags, settings"),
+    searchHint: trans.__("Words in names, notes, tags and settings, or comparisons: lr < 1e-3 and val_loss < 0.1"),
     statusFilter: trans.__("Status"),
     anyStatus: trans.__("Any status"),
     ofStatus: (status: string, count: number) => trans.__("%1 (%2)", status, count),

@@ -217,7 +217,7 @@ def annotated(lab: Lab, panel: Locator) -> None:
 
     panel.get_by_role("button", name="Columns").click()
     panel.get_by_label("Find a column").fill("weight_decay")
-    panel.get_by_label("weight_decay", exact=True).check()
+    panel.locator(".wb-columns").get_by_label("weight_decay", exact=True).check()
     head = panel.locator(".wb-runs thead th[data-column=weight_decay]")
     expect(head).to_be_visible()
     lab.page.keyboard.press("Escape")

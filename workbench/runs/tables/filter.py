@@ -73,10 +73,15 @@ def parse(text: str, columns: Collection[str]) -> Condition:
     """
     if len(text) > LONGEST:
         raise ValueError(f"a condition of {len(text)} characters: give at most {LONGEST}.")
-    if not _IS_CONDITION.search(text):
+    if not is_condition(text):
         wanted = text.lower().split()
         return lambda run: all(word in str(run.get(WORDS, "")).lower() for word in wanted)
     return _Parser(text, columns).condition()
+
+
+def is_condition(text: str) -> bool:
+    """Whether a text compares columns; otherwise it is a search for words."""
+    return _IS_CONDITION.search(text) is not None
 
 
 def name_in_condition(column: str) -> str:

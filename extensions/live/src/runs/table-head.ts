@@ -68,6 +68,9 @@ export class TableHead {
         if (to.clientX !== from) this.keep(name, Math.max(LEAST, before + to.clientX - from));
       }, { once: true });
     });
+    const say = () => edge.setAttribute("aria-valuenow", String(Math.round(cell.getBoundingClientRect().width)));
+    edge.setAttribute("aria-valuenow", String(this.width(name)));
+    edge.addEventListener("focus", say);
     edge.addEventListener("dblclick", () => this.keep(name, 0));
     edge.addEventListener("keydown", (event) => {
       const by = { ArrowLeft: -STEP, ArrowRight: STEP }[event.key];
@@ -75,6 +78,7 @@ export class TableHead {
       event.preventDefault();
       event.stopPropagation();
       this.keep(name, Math.max(LEAST, cell.getBoundingClientRect().width + by));
+      say();
     });
     return edge;
   }

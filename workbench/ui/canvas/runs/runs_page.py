@@ -20,6 +20,7 @@ from workbench.runs.tables.filter import (
     Condition,
     Facts,
     Value,
+    is_condition,
     name_in_condition,
     parse,
     value_in_condition,
@@ -324,8 +325,7 @@ def _within(view: View, value: Value) -> str:
     if text is None:
         return ""
     own = f"{name_in_condition(view.group)} == {text}"
-    is_condition = any(sign in view.filter for sign in "<>=!")
-    return f"({view.filter}) and {own}" if is_condition else own
+    return f"({view.filter}) and {own}" if is_condition(view.filter) else own
 
 
 def _numbers(runs: Sequence[_Known], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
