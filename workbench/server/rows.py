@@ -65,7 +65,7 @@ class Entry:
     """The settings that were changed while it trained, as far as its record was read."""
     answer: str = ""
     """What a search found."""
-    place: read.TrialPlace | None = None
+    trial: read.TrialPlace | None = None
     """Its place in a study; None: it is in none."""
     build: dict[str, Any] = field(default_factory=dict)
     """The values with which a function made its model."""
@@ -102,7 +102,7 @@ class Entry:
             read.model_text(header),
             header.get("launched") is True or settings.get("strategy") == "launch",
             answer=answer(summary),
-            place=read.trial_place(header),
+            trial=read.trial_place(header),
             build=read.build_values(header),
         )
 
@@ -114,7 +114,7 @@ class Entry:
     @property
     def study(self) -> str:
         """Its place in a study, in a line; "": it is in none."""
-        return "" if self.place is None else str(self.place)
+        return "" if self.trial is None else str(self.trial)
 
     @property
     def facts(self) -> Facts:
@@ -135,7 +135,7 @@ class Entry:
             model=(self.model, None),
             best=self.best,
             unseen=run.unseen,
-            place=self.place,
+            trial=self.trial,
             build=self.build,
         )
         return facts(brief, self.annotations)

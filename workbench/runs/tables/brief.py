@@ -102,7 +102,7 @@ class RunBrief:
     """What a search found."""
     waits_for: str = ""
     """What a queued fit waits for."""
-    place: read.TrialPlace | None = None
+    trial: read.TrialPlace | None = None
     """Its place in a study; None: it is in none."""
     build: dict[str, Any] = field(default_factory=dict)
     """The values with which a function made its model, by the names of its parameters."""
@@ -114,7 +114,7 @@ class RunBrief:
     @property
     def study(self) -> str:
         """Its place in a study, in a line; "": it is in none."""
-        return "" if self.place is None else str(self.place)
+        return "" if self.trial is None else str(self.trial)
 
     @classmethod
     def read(cls, folder: Path, *, history: bool = False) -> RunBrief:
@@ -141,7 +141,7 @@ class RunBrief:
             model,
             folder,
         )
-        return replace(brief, place=read.trial_place(header), build=read.build_values(header))
+        return replace(brief, trial=read.trial_place(header), build=read.build_values(header))
 
     @classmethod
     def of(cls, run: Run) -> RunBrief:

@@ -306,7 +306,7 @@ class RunHistory:
                 self._send(page)
                 return
             self._page = replace(page, head=before.head, parts=before.parts)
-            rows = [row for part in page.parts for row in part if row["run"] in now]
+            rows = [row for drawn in page.parts for row in drawn if row["run"] in now]
             self._canvas.put("moving", rows)
 
     def _look_at(self, fit: str) -> None:

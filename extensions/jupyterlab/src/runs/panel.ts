@@ -136,7 +136,12 @@ export class RunsPanel extends Widget {
     const lines = deletions.pending.map((deletion) => {
       const runs = deletion.refs.map(({ run }) => run);
       const undo = el("button", "wb-side-button", texts.undo, { type: "button", "aria-label": texts.undoLabel(runs), title: texts.undoHint });
-      undo.addEventListener("click", () => deletions.undo(deletion));
+      undo.addEventListener("click", () => {
+        deletions.undo(deletion);
+        deletion.refs.forEach((ref, i) => list.select(ref, i === 0 ? "one" : "toggle")); // as it was before
+        this.drawRows();
+        (this.rows.get(list.active ?? "")?.root ?? this.body).focus();
+      });
       const line = el("div", "", texts.deleted(runs));
       line.append(undo);
       return line;

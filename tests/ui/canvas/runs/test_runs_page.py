@@ -36,7 +36,7 @@ def ten() -> list[RunBrief]:
             monitor="val_loss",
             best={"val_loss": value},
             metrics={"val_loss": value + 0.01},
-            place=TrialPlace("0099-study", i, 0, 0) if i > 6 else None,
+            trial=TrialPlace("0099-study", i, 0, 0) if i > 6 else None,
         )
         for i, value in sorted(enumerate(VALUES), reverse=True)
     ]

@@ -81,7 +81,7 @@ class View:
         }
         for name in ("columns", "picked"):
             names = message.get(name)
-            if isinstance(names, list) and all(isinstance(one, str) for one in names):
+            if isinstance(names, list) and all(isinstance(text, str) for text in names):
                 new[name] = tuple(names)
         if "columns" in message and message["columns"] is None:
             new["columns"] = None
@@ -324,8 +324,8 @@ def _within(view: View, value: Value) -> str:
     text = value_in_condition(value)
     if text is None:
         return ""
-    own = f"{name_in_condition(view.group)} == {text}"
-    return f"({view.filter}) and {own}" if is_condition(view.filter) else own
+    condition = f"{name_in_condition(view.group)} == {text}"
+    return f"({view.filter}) and {condition}" if is_condition(view.filter) else condition
 
 
 def _numbers(runs: Sequence[_Known], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
