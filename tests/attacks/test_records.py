@@ -112,7 +112,7 @@ def table_of(brief):
     """What the panel's table of runs sends of a run: listed, grouped, and against its result."""
     pages, told = Pages(), []
     for view in (View(sort="lr"), View(group="tags"), View(group="optimizer", explain=True)):
-        page = pages.page(view, [brief], 1, {})
+        page = pages.page(view, [brief], (1, 0), {})
         told.append(json.dumps([page.head, page.parts, pages.explained(view)], allow_nan=False))
     return told
 

@@ -347,7 +347,7 @@ NOT_ENDED = "it has not ended"
 NO_CHECKPOINT = "it has no checkpoint"
 EARLY_STOPPING = "early stopping"
 NO_VALUE = "none"
-STATUS, MODEL, UPDATES, TIME = "status", "model", "updates", "time"
+STATUS, UPDATES, TIME = "status", "updates", "time"
 LOSS, VAL, AVERAGED = "loss", "val", "averaged"
 
 

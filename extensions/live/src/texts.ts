@@ -386,6 +386,7 @@ export const texts = {
     tooMany: (n: number, most: number) => `${n} selected: ${most} can be compared`,
     noMatch: (hidden: number, known: number) => `${hidden} of ${known} runs do not match`,
     older: (n: number) => `${count(n, "older run is", "older runs are")} not listed; bench.runs has all`,
+    waiting: (n: number) => `${count(n, "older run is", "older runs are")} being read`,
     deleted: (runs: string[]) => `${runs.length === 1 ? runs[0] : `${runs.length} runs`} deleted. `,
     undo: "Undo",
     undoLabel: (runs: string[]) => `Undo the deletion of ${runs.join(", ")}`,

@@ -626,7 +626,9 @@ def test_a_broken_folder_is_no_row(tmp_path: Path) -> None:
     (tmp_path / "runs" / "0001-fit" / "run.json").write_text("{")
     (tmp_path / "runs" / "0002-fit" / "metrics.jsonl").unlink()
     read: list[list[RunBrief]] = []
-    table = RunsTable(tmp_path, lambda briefs, count: read.append(briefs), pytest.fail, pytest.fail)
+    table = RunsTable(
+        tmp_path, lambda briefs, count, waiting: read.append(briefs), pytest.fail, pytest.fail
+    )
     table.refresh()
     wait_for(lambda: read)
     assert [one.id for one in read[-1]] == ["0003-fit"]

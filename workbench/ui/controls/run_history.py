@@ -89,8 +89,8 @@ class RunHistory:
         self._noted: set[str] = set()
         """The runs whose notes were sent."""
         self._briefs: list[RunBrief] = []
-        self._count = 0
-        """The number of fits in the folder."""
+        self._count, self._waiting = 0, 0
+        """The number of fits in the folder, and of those that are still to be read."""
         self._annotated: dict[str, Annotations] = {}
         self._view, self._pages = View(), Pages()
         self._page: Page | None = None
@@ -252,12 +252,13 @@ class RunHistory:
 
     # -- the table, and the losses of previous runs
 
-    def _list(self, briefs: list[RunBrief], count: int) -> None:
+    def _list(self, briefs: list[RunBrief], count: int, waiting: int) -> None:
         annotated = {
             brief.id: read_annotations(brief.path) for brief in briefs if brief.path is not None
         }
         with self._placing:
-            self._briefs, self._count, self._annotated = briefs, count, annotated
+            self._briefs, self._annotated = briefs, annotated
+            self._count, self._waiting = count, waiting
             self._put_previous()
         self._put_page()
         self.deletions.settle({brief.id for brief in briefs})
@@ -265,9 +266,12 @@ class RunHistory:
     def _put_page(self) -> None:
         """Send what is seen of the runs."""
         with self._paging:
-            page = self._pages.page(self._view, self._briefs, self._count, self._annotated)
-            self._send(page)
+            self._send(self._made_page())
         self._listed()
+
+    def _made_page(self) -> Page:
+        counts = self._count, self._waiting
+        return self._pages.page(self._view, self._briefs, counts, self._annotated)
 
     def _send(self, page: Page) -> None:
         before, self._page = self._page, page
@@ -300,7 +304,7 @@ class RunHistory:
             self._briefs = [now.get(brief.id, brief) for brief in self._briefs]
         with self._paging:
             before = self._page
-            page = self._pages.page(self._view, self._briefs, self._count, self._annotated)
+            page = self._made_page()
             ids = [brief.id for brief in page.shown]
             if before is None or page.head != before.head or ids != [b.id for b in before.shown]:
                 self._send(page)

@@ -143,10 +143,11 @@ export interface RunsHead {
   problem: string;
   sort: string;
   down: boolean;
-  /** The number of the first row, of so many that match, of so many that are known; `unread`: older ones in the folder. */
+  /** The number of the first row, of so many that match, of so many that are known. `waiting`: so many are being read; `unread`: older ones are not. */
   start: number;
   matching: number;
   known: number;
+  waiting: number;
   unread: number;
   groupable: string[];
   group: string;

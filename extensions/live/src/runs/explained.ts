@@ -7,7 +7,7 @@ import { texts } from "../texts";
 
 const { runs: words } = texts;
 const NS = "http://www.w3.org/2000/svg";
-const HEIGHT = 220, TOP = 26, BOTTOM = 20, SIDE = 46;
+const HEIGHT = 224, TOP = 31, BOTTOM = 20, SIDE = 46;
 const TEXT = 6.3; // pixels of a character
 
 type Attributes = Record<string, string | number>;
@@ -64,11 +64,11 @@ export class Explained {
       const place = k === 0 ? 2 : k === axes.length - 1 ? width - 2 : x(k);
       const room = Math.max(4, Math.floor((width / axes.length - 6) / TEXT));
       svg.append(drawn("line", { x1: x(k), x2: x(k), y1: y(999), y2: y(0), class: "wb-parallel-axis" }));
-      svg.append(written(short(name, room), place, 12, side, "wb-parallel-name", name));
+      svg.append(written(short(name, room), place, 11, side, "wb-parallel-name", name));
       const marks = choices ? ends.map((text, i) => [text, (999 * i) / Math.max(1, ends.length - 1)] as const) : ([[ends[0] ?? "", 0], [ends[1] ?? "", 999]] as const);
       for (const [text, at] of marks) {
         if (choices) svg.append(written(short(text, room), k === axes.length - 1 ? x(k) - 5 : x(k) + 5, y(at) + 4, k === axes.length - 1 ? "end" : "start", "wb-parallel-end", text));
-        else svg.append(written(short(text, room), place, at === 0 ? HEIGHT - 6 : TOP - 3, side, "wb-parallel-end", text));
+        else svg.append(written(short(text, room), place, at === 0 ? HEIGHT - 6 : TOP - 5, side, "wb-parallel-end", text));
       }
     });
     return svg;

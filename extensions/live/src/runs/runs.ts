@@ -168,7 +168,7 @@ export class Runs {
     this.back.disabled = head.start === 0;
     this.on.disabled = end >= head.matching;
     const hidden = head.known - head.matching;
-    this.card.setCaption([hidden > 0 ? words.noMatch(hidden, head.known) : "", head.unread > 0 ? words.older(head.unread) : ""].filter(Boolean).join(texts.separator));
+    this.card.setCaption([hidden > 0 ? words.noMatch(hidden, head.known) : "", head.waiting > 0 ? words.waiting(head.waiting) : "", head.unread > 0 ? words.older(head.unread) : ""].filter(Boolean).join(texts.separator));
   }
 
   private made(run: string): Row {

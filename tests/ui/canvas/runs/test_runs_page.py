@@ -49,17 +49,17 @@ def ids(page: Page) -> list[int]:
 def see(
     briefs: list[RunBrief], annotated: dict[str, Annotations] | None = None, **view: Any
 ) -> Page:
-    return Pages().page(View().changed(view), briefs, len(briefs), annotated or {})
+    return Pages().page(View().changed(view), briefs, (len(briefs), 0), annotated or {})
 
 
 def test_a_filter_holds_until_the_next_one_without_a_mistake() -> None:
     pages, runs = Pages(), ten()
-    page = pages.page(View(filter="lr < 0.05 and val_loss > 0.2"), runs, 10, {})
+    page = pages.page(View(filter="lr < 0.05 and val_loss > 0.2"), runs, (10, 0), {})
     assert ids(page) == [9, 5, 3]
-    page = pages.page(View(filter="lr < 0.05 and val_los > 0.2"), runs, 10, {})
+    page = pages.page(View(filter="lr < 0.05 and val_los > 0.2"), runs, (10, 0), {})
     assert ids(page) == [9, 5, 3]
     assert "'val_los' is no column: near it are val_loss" in page.head["problem"]
-    page = pages.page(View(), runs, 10, {})
+    page = pages.page(View(), runs, (10, 0), {})
     assert (len(ids(page)), page.head["problem"]) == (10, "")
 
 
@@ -112,7 +112,7 @@ def test_pages_follow_one_another_and_each_part_fits_into_a_message() -> None:
         assert ids(see(many, annotated, start=start)) == [*shown]
     assert all(len(json.dumps(part)) < LIMIT - 4000 for part in first.parts)
     assert len(json.dumps(first.head)) < LIMIT - 4000
-    assert Pages().page(View(), many[:3], 900, {}).head["unread"] == 897
+    assert Pages().page(View(), many[:3], (900, 17), {}).head["unread"] == 880
 
 
 def test_groups_have_counts_means_and_ranges_and_a_filter_that_lists_them() -> None:
@@ -144,7 +144,7 @@ def test_settings_against_results_name_the_one_that_matters(mode: str) -> None:
         for run in ten()
     ]
     pages = Pages()
-    pages.page(View(), runs, 10, {})
+    pages.page(View(), runs, (10, 0), {})
     told = pages.explained(View(explain=True))
     assert told is not None
     assert [share["name"] for share in told["shares"]] == ["lr", "optimizer"]

@@ -120,12 +120,13 @@ class Pages:
         self,
         view: View,
         briefs: Sequence[RunBrief],
-        count: int,
+        counts: tuple[int, int],
         annotated: Mapping[str, Annotations],
     ) -> Page:
-        """What is seen of these fits, which come newest first; count: how many there are in the
-        folder.
+        """What is seen of these fits, which come newest first; counts: how many there are in the
+        folder, and how many of them are still to be read.
         """
+        count, waiting = counts
         known = [self._known_of(brief, annotated.get(brief.id, Annotations())) for brief in briefs]
         self._known = {run.brief.id: run for run in known}
         columns = columns_of([run.facts for run in known])
@@ -151,7 +152,8 @@ class Pages:
             "start": start,
             "matching": len(matching),
             "known": len(known),
-            "unread": max(0, count - len(known)),
+            "waiting": waiting,
+            "unread": max(0, count - len(known) - waiting),
             "groupable": _groupable(matching, differing),
             "group": cut(view.group, CELL),
             "groups": None,

@@ -35,7 +35,7 @@ EVERY = 2.0
 
 class RunsTable:
     """Reads the folder in a thread of its own after `refresh`. `read_it` is called with the fits
-    read so far, newest first.
+    read so far, newest first, how many the folder has, and how many of these are still to be read.
 
     While one of them runs, in any process, another thread reads its record regularly: `moved` is
     called with the fits of which only the values have changed.
@@ -44,7 +44,7 @@ class RunsTable:
     def __init__(
         self,
         root: Path,
-        read_it: Callable[[list[RunBrief], int], None],
+        read_it: Callable[[list[RunBrief], int, int], None],
         moved: Callable[[list[RunBrief]], None],
         failed: Callable[[Exception], None],
     ) -> None:
@@ -104,10 +104,10 @@ class RunsTable:
             # for long records: show the part that is read together with the earlier rows
             if time.monotonic() > said + 0.5:
                 known = [self._known[path][1] for path in paths[at:MOST] if path in self._known]
-                self._read_it([*briefs, *known], len(paths))
+                self._read_it([*briefs, *known], len(paths), len(paths[at:MOST]) - len(known))
                 said = time.monotonic()
         self._listed = briefs, len(paths)
-        self._read_it(*self._listed)
+        self._read_it(*self._listed, 0)
 
     def _move_on(self) -> None:
         """Start the thread that updates the rows of running runs."""
@@ -156,7 +156,7 @@ class RunsTable:
         ]:
             self._moved([brief for brief in briefs if brief.status not in read.OVER])
         else:
-            self._read_it(*self._listed)
+            self._read_it(*self._listed, 0)
 
     def _brief(self, path: Path) -> RunBrief | None:
         """The brief of one folder. A record that has not grown is not read again, unless its
