@@ -1,6 +1,6 @@
 // The button that opens the list of columns: any setting, metric, value of the model's function, time or tag.
 
-import { el } from "../shared/dom";
+import { el, focusIn } from "../shared/dom";
 import type { Store } from "../data/store";
 import { texts } from "../texts";
 
@@ -8,29 +8,27 @@ const { runs: words } = texts;
 const MOST = 16; // as in workbench/ui/canvas/runs/runs_page.py
 
 export class ColumnChoice {
-  readonly root = el("span", "wb-with-menu");
-  private readonly open = el("button", "wb-tool", words.chooseColumns, { type: "button", "aria-expanded": "false", title: words.chooseColumnsTooltip });
-  private readonly list = el("div", "wb-menu wb-columns", "", { role: "group", "aria-label": words.chooseColumns, tabindex: "-1" });
+  /** The button, and the list that it opens. */
+  readonly open = el("button", "wb-tool", words.chooseColumns, { type: "button", "aria-expanded": "false", title: words.chooseColumnsTooltip });
+  readonly list = el("div", "wb-columns", "", { role: "group", "aria-label": words.chooseColumns });
   private readonly search = el("input", "", "", { type: "search", placeholder: words.findColumn, "aria-label": words.findColumn });
   private readonly boxes = el("div", "wb-columns-boxes");
   private readonly automatic = el("button", "wb-tool", words.automaticColumns, { type: "button", title: words.automaticColumnsTooltip });
   private told = "";
 
   constructor(private readonly store: Store) {
-    this.list.append(this.search, this.boxes, this.automatic);
+    const head = el("div", "wb-columns-head");
+    head.append(this.search, this.automatic);
+    this.list.append(head, this.boxes);
     this.list.hidden = true;
-    this.root.append(this.open, this.list);
     this.open.addEventListener("click", () => this.show(this.list.hidden));
     this.search.addEventListener("input", () => this.sift());
     this.automatic.addEventListener("click", () => this.store.request("see_runs", { columns: null }));
-    this.root.addEventListener("keydown", (event) => {
+    this.list.addEventListener("keydown", (event) => {
       event.stopPropagation(); // single keys are commands of the notebook
-      if (event.key !== "Escape" || this.list.hidden) return;
+      if (event.key !== "Escape") return;
       this.show(false);
       this.open.focus();
-    });
-    this.root.addEventListener("focusout", (event) => {
-      if (!(event.relatedTarget instanceof Node) || !this.root.contains(event.relatedTarget)) this.show(false);
     });
   }
 
@@ -41,7 +39,7 @@ export class ColumnChoice {
     const told = JSON.stringify([columns, offered]);
     if (this.list.hidden || told === this.told) return;
     this.told = told;
-    const held = (this.root.getRootNode() as Document | ShadowRoot).activeElement?.getAttribute("value") ?? "";
+    const held = focusIn(this.boxes)?.getAttribute("value");
     const rest = offered.filter((name) => !columns.includes(name) && name !== "run");
     this.boxes.replaceChildren(...[...columns, ...rest].map((name) => this.box(name, columns)));
     this.sift();

@@ -11,10 +11,14 @@ export interface Action {
   work: () => void;
 }
 
-/** One menu for all rows of a table: it lies over the table, which would cut it off. */
+/** One menu for all rows of a table. It is in the page's top layer: the table, or an output of a notebook, would cut it off. */
 export class RowMenu {
-  readonly root = el("div", "wb-row-menu", "", { role: "menu" });
+  readonly root = el("div", "wb-row-menu", "", { role: "menu", popover: "manual" });
   private opener: HTMLElement | null = null;
+  /** Its button has moved with what was scrolled. */
+  private readonly scrolled = ({ target }: Event): void => {
+    if (target instanceof Node && this.opener !== null && target.contains(this.opener)) this.close(false);
+  };
 
   constructor() {
     this.root.hidden = true;
@@ -29,7 +33,7 @@ export class RowMenu {
     return this.opener === opener;
   }
 
-  /** Open it below a button, within the card around it. */
+  /** Open it below a button, or above it where there is no room. */
   open(opener: HTMLElement, label: string, actions: Action[]): void {
     this.close(false);
     this.opener = opener;
@@ -37,18 +41,23 @@ export class RowMenu {
     this.root.setAttribute("aria-label", label);
     this.root.replaceChildren(...actions.map((action) => this.item(action)));
     this.root.hidden = false;
-    const around = (this.root.offsetParent ?? this.root).getBoundingClientRect();
-    const { bottom, right } = opener.getBoundingClientRect();
-    this.root.style.top = `${bottom - around.top + 2}px`;
-    this.root.style.right = `${Math.max(0, around.right - right)}px`;
-    (this.root.firstElementChild as HTMLElement | null)?.focus();
+    this.root.showPopover();
+    const { top, bottom, right } = opener.getBoundingClientRect();
+    const { offsetHeight: height, offsetWidth: width } = this.root;
+    const isBelow = bottom + height < innerHeight || top < height;
+    this.root.style.top = `${isBelow ? bottom + 2 : top - height - 2}px`;
+    this.root.style.left = `${Math.max(0, right - width)}px`;
+    (this.root.firstElementChild as HTMLElement | null)?.focus({ preventScroll: true });
+    addEventListener("scroll", this.scrolled, { capture: true });
   }
 
   close(returns: boolean): void {
     const { opener } = this;
     if (opener === null) return;
     this.opener = null;
+    removeEventListener("scroll", this.scrolled, { capture: true });
     this.root.hidden = true;
+    this.root.hidePopover();
     opener.setAttribute("aria-expanded", "false");
     if (returns) opener.focus();
   }

@@ -64,8 +64,8 @@ export class Runs {
     const bar = el("div", "wb-runs-bar");
     this.pager.append(this.back, this.place, this.on);
     this.selection.append(this.selected, this.ofAll(words.pin, () => this.pin()), this.ofAll(words.delete, () => this.remove(this.shownAndChosen())), this.ofAll(words.clear, () => this.choose([...this.chosen], false)));
-    bar.append(this.filter, this.group, this.columns.root, this.explain, this.pager);
-    this.card.body.append(bar, this.problem, this.selection, this.deletions, this.explained.root, this.scroll, this.menu.root);
+    bar.append(this.filter, this.group, this.columns.open, this.explain, this.pager);
+    this.card.body.append(bar, this.problem, this.columns.list, this.selection, this.deletions, this.explained.root, this.scroll, this.menu.root);
     this.card.tools.append(this.again);
     this.card.root.hidden = true; // a view of a single job has no list
     this.again.addEventListener("click", () => store.request("refresh"));
@@ -77,7 +77,6 @@ export class Runs {
     this.group.addEventListener("change", () => this.see({ group: this.group.value }));
     this.back.addEventListener("click", () => this.see({ start: this.start - PAGE }));
     this.on.addEventListener("click", () => this.see({ start: this.start + PAGE }));
-    this.scroll.addEventListener("scroll", () => this.menu.close(false));
     this.all.addEventListener("change", () => this.choose([...this.rows.keys()], this.all.checked));
   }
 
