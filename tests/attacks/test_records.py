@@ -26,7 +26,8 @@ from workbench.runs.read import list_runs
 from workbench.runs.run import Run
 from workbench.runs.tables.brief import RunBrief
 from workbench.runs.tables.run_list import RunList
-from workbench.ui.canvas.runs.runs_table import fits, listed
+from workbench.ui.canvas.runs.runs_page import Pages, View
+from workbench.ui.canvas.runs.runs_table import fits
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -107,6 +108,15 @@ def test_a_line_that_is_no_event_is_left_out(root, name):
     look_at_all_of(path)
 
 
+def table_of(brief):
+    """What the panel's table of runs sends of a run: listed, grouped, and against its result."""
+    pages, told = Pages(), []
+    for view in (View(sort="lr"), View(group="tags"), View(group="optimizer", explain=True)):
+        page = pages.page(view, [brief], (1, 0), {})
+        told.append(json.dumps([page.head, page.parts, pages.explained(view)], allow_nan=False))
+    return told
+
+
 def look_at_all_of(path):
     """Everything that shows a run does so, or says in our words what is wrong."""
     run = Run.open(path)
@@ -124,7 +134,7 @@ def look_at_all_of(path):
             look()
         except OURS as error:
             assert type(error).__module__.startswith("workbench") or "run" in str(error)  # noqa: PT017
-    json.dumps(listed([RunBrief.read(path)], 1, {}))
+    assert table_of(RunBrief.read(path))
     list_checkpoints(path)
 
 
@@ -211,8 +221,7 @@ def test_whatever_a_record_holds_it_is_read_or_refused(made, tmp_path):
             return
         run = Run.open(path)
         brief = RunBrief.read(path)
-        table = json.dumps(listed([brief], 1, {}))
-        assert table
+        assert table_of(brief)
         assert {len(values) for values in run.history.values()} == {len(run.history["step"])}
         for look in (
             lambda: run.health,

@@ -185,9 +185,7 @@ def plots_and_script(lab: Lab, panel: Locator) -> None:
         loss.locator(".wb-quantity", has_text=name).press("Enter")
         expect(loss.get_by_role("list", name="Metrics")).to_be_visible(visible=name == "accuracy")
     lab.tab(panel, "Runs")
-    expect(panel.locator(".wb-runs thead")).to_contain_text(
-        re.compile("val_accuracy best.*val_accuracy last")
-    )
+    expect(panel.locator(".wb-runs thead")).to_contain_text("val_accuracy")
     lab.tab(panel, "Gradients and clipping")
     out = loss.get_by_role("button", name="Zoom out")
     loss.locator(".u-over").first.press("+")

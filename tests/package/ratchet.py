@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIMITS = {
-    "vague names": 74,
+    "vague names": 73,
     "conditional expressions with one inside": 4,
     "lines over 100 columns": 48,
 }

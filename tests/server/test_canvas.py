@@ -71,7 +71,9 @@ def drawn(run, *, compared=()):
     model.outbox.put("followed", True)
     model.findings.root = run.path.parents[1]
     if compared:
-        model.curves.over_one_another(model.outbox, [RunBrief.read(one.path) for one in compared])
+        model.curves.over_one_another(
+            model.outbox, [RunBrief.read(one.path, history=True) for one in compared]
+        )
     else:
         for event in joined(read_events(run.path), across_epochs=True):
             model.draw(event)

@@ -571,3 +571,22 @@ async def test_runs_of_a_study_say_their_place_and_are_found_by_it(api, record):
     ]
     assert [row["run"] for row in await api.rows(search="0001-study")] == ["0002-fit", "0001-fit"]
     assert [row["run"] for row in await api.rows(search="0001-study trial 2")] == ["0002-fit"]
+
+
+async def test_runs_of_several_folders_are_found_by_a_condition(api, record, root):
+    """The same text as in the panel and in `bench.runs.filter`."""
+    other = root.parent / "other" / ".workbench"
+    place = {"id": "0009-study", "trial": 2, "seed": 0, "rung": 1}
+    record("0001-fit", settings={"lr": 0.01}).steps().checked(0.5).ended()
+    record("0002-fit", settings={"lr": 1e-4}).steps().checked(0.05).ended()
+    record("0001-fit", other, settings={"lr": 1e-5}, study=place).steps().checked(0.07).ended()
+    record("0002-fit", other, settings={"lr": 1e-5}).steps(20).ended("stopped")
+
+    async def runs(search: str) -> set[tuple[str, int]]:
+        return {(row["run"], row["step"]) for row in await api.rows(search=search)}
+
+    assert await runs("lr < 1e-3 and val_loss < 0.1") == {("0002-fit", 10), ("0001-fit", 10)}
+    assert await runs("val_loss == none or trial == 2") == {("0002-fit", 20), ("0001-fit", 10)}
+    assert await runs("loss < 1.5 and status == stopped") == {("0002-fit", 20)}
+    said = await api.refused(400, "api/runs?search=lrr%3C1")
+    assert "'lrr' is no column: near it are lr" in said

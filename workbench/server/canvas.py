@@ -123,7 +123,8 @@ class ComparisonCanvas(Canvas):
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         super().__init__()
-        self._runs = [(entry.summary.path, LiveRunBrief(entry.summary.path)) for entry in entries]
+        paths = [entry.summary.path for entry in entries]
+        self._runs = [(path, LiveRunBrief(path, history=True)) for path in paths]
         self._looked = -_LOOK
         self._reading = False
         """Whether one of the records was not yet read to its end."""

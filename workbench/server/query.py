@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from workbench.runs import read
+from workbench.runs.tables.facts import columns_of
+from workbench.runs.tables.filter import is_condition, parse
 from workbench.server.rows import Entry, words
 from workbench.values import shown
 
@@ -68,15 +70,25 @@ class Query:
         texts = {name: value for name, value in given.items() if name not in ("offset", "limit")}
         return cls(**texts, offset=offset, limit=limit)
 
-    def found(self, entries: Iterable[Entry]) -> list[Entry]:
-        """The runs that match, except for their status, in order."""
-        wanted = self.search.lower().split()
+    @property
+    def needs_records(self) -> bool:
+        """Whether the whole record of each run decides about the page."""
+        return self.sort in EXACT or is_condition(self.search)
+
+    def found(self, entries: Sequence[Entry], reading: bool = False) -> list[Entry]:
+        """The runs that match, except for their status, in order. ValueError names the mistake in
+        a condition.
+
+        reading: some records are still to be read; until then a metric may be unknown, which is no
+        mistake.
+        """
+        wanted = self._wanted(entries, reading)
         matching = [
             entry
             for entry in entries
             if (not self.root or entry.root.key == self.root)
             and (not self.tag or self.tag in entry.annotations.tags)
-            and (not wanted or all(word in text for text in (words(entry),) for word in wanted))
+            and wanted(entry)
         ]
         ages = _ages(matching)
         # among equal ones the newest comes first
@@ -92,6 +104,22 @@ class Query:
         return sortable + [
             entry for entry in matching if key(entry) is None or key(entry) != key(entry)
         ]
+
+    def _wanted(self, entries: Sequence[Entry], reading: bool) -> Callable[[Entry], bool]:
+        """Whether an entry matches the search: a condition, or words."""
+        if not is_condition(self.search):
+            texts = self.search.lower().split()
+            return lambda entry: (
+                not texts or all(word in text for text in (words(entry),) for word in texts)
+            )
+        known = {entry.key: entry.facts for entry in entries}
+        try:
+            holds = parse(self.search, columns_of(known.values()))
+        except ValueError as error:
+            if reading:
+                return lambda entry: False
+            raise ValueError(f"search={shown(self.search, 40)}: {error}") from None
+        return lambda entry: holds(known[entry.key])
 
 
 def _ages(entries: Iterable[Entry]) -> dict[tuple[str, str], Any]:

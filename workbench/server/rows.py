@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
+
+import numpy as np
 
 from workbench.runs import read
 from workbench.runs.folder.annotations import Annotations, read_annotations
@@ -16,6 +20,8 @@ from workbench.runs.printable import printable
 from workbench.runs.read import RunSummary
 from workbench.runs.tables.brief import LiveChange, RunBrief
 from workbench.runs.tables.compare import differences
+from workbench.runs.tables.facts import facts
+from workbench.runs.tables.filter import Facts
 from workbench.server.roots import Root
 from workbench.settings import Settings, setting_text
 from workbench.ui import format
@@ -23,7 +29,9 @@ from workbench.ui.canvas.runs.runs_table import ADDED, CELL, COLUMNS, finite, mo
 from workbench.ui.canvas.transport.messages import cut
 from workbench.units import duration
 
-NOTES, ERROR = 12_000, 300
+METRICS = 12
+"""For how many metrics of a run a value is kept."""
+NOTES, ERROR = 12_000, 1000
 """The most bytes of a user's notes, and of an error."""
 _RECENT = 40
 """How many points at the end of the loss curve (400 at most) the time left is estimated from."""
@@ -57,8 +65,14 @@ class Entry:
     """The settings that were changed while it trained, as far as its record was read."""
     answer: str = ""
     """What a search found."""
-    study: str = ""
-    """Its place in a study, in a line; "": it is in none."""
+    trial: read.TrialPlace | None = None
+    """Its place in a study; None: it is in none."""
+    build: dict[str, Any] = field(default_factory=dict)
+    """The values with which a function made its model."""
+    best: dict[str, float] = field(default_factory=dict)
+    """The best value of each metric, or the last one where nobody knows what is better; of the
+    first `METRICS`.
+    """
     exact: bool = False
     """Whether the record was read for loss and value."""
     unreadable_until: float = 0.0
@@ -88,13 +102,43 @@ class Entry:
             read.model_text(header),
             header.get("launched") is True or settings.get("strategy") == "launch",
             answer=answer(summary),
-            study=read.study_text(header),
+            trial=read.trial_place(header),
+            build=read.build_values(header),
         )
 
     @property
     def key(self) -> tuple[str, str]:
         """The key of its root, and its id."""
         return self.root.key, self.summary.id
+
+    @property
+    def study(self) -> str:
+        """Its place in a study, in a line; "": it is in none."""
+        return "" if self.trial is None else str(self.trial)
+
+    @property
+    def facts(self) -> Facts:
+        """What a condition of the search compares; metrics only once the record was read."""
+        run = self.summary
+        curve = np.empty((0, 4)) if self.loss is None else np.array([[0.0, 0.0, 0.0, self.loss]])
+        brief = RunBrief(
+            run.id,
+            run.status,
+            run.step,
+            run.seconds,
+            run.created,
+            self.settings,
+            self.best,
+            self.metric,
+            curve,
+            np.empty((0, 4)),
+            model=(self.model, None),
+            best=self.best,
+            unseen=run.unseen,
+            trial=self.trial,
+            build=self.build,
+        )
+        return facts(brief, self.annotations)
 
     @property
     def live(self) -> bool:
@@ -128,6 +172,8 @@ class Entry:
             True,
         )
         self.changes, self.answer = brief.changes, brief.answer
+        known = {name: value for name, value in brief.metrics.items() if math.isfinite(value)}
+        self.best = dict(islice((known | brief.best).items(), METRICS))
 
 
 def row(entry: Entry, brief: RunBrief | None, cells: Sequence[str] = ()) -> dict[str, Any]:

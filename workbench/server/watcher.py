@@ -16,7 +16,7 @@ from workbench.runs.folder.ids import check_id
 from workbench.runs.read import name_unreadable, run_folders
 from workbench.server.errors import NotFoundError
 from workbench.server.index import Index, Key
-from workbench.server.query import EXACT, Query
+from workbench.server.query import Query
 from workbench.server.roots import find_roots, is_readable
 from workbench.server.rows import Entry, cells, row
 from workbench.values import shown
@@ -115,8 +115,8 @@ class Watcher:
             entries = list(self._index.entries.values())
             # now: the thread may have read more when the rows are made
             reading = bool(self._index.unread or not self._answered)
-            exact = self._read_whole(entries, exact=True) if query.sort in EXACT else True
-        selected = query.found(entries)
+            exact = self._read_whole(entries, exact=True) if query.needs_records else True
+        selected = query.found(entries, reading or not exact)
         matching = [entry for entry in selected if query.status in ("", entry.status)]
         page = matching[query.offset : query.offset + query.limit]
         with self._changed:

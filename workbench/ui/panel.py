@@ -149,6 +149,7 @@ class Panel(PanelBase):
             self.canvas.answer,
             self.timeline.settings_of,
             self.header.choose,
+            self.history.see,
         )
         self.canvas.on_request = self._asked
         self.canvas.on_open = self.history.look
@@ -272,7 +273,7 @@ class Panel(PanelBase):
     def _continue_run(self, run: str) -> None:
         """Continue a recorded run."""
         with self._lock:
-            known = next((brief for brief, _ in self.history.runs if brief.id == run), None)
+            known = next((brief for brief in self.history.runs if brief.id == run), None)
             more = {} if known is None else next_actions.lengths(known, self._bench.settings)
             self._begin(
                 texts.ACTIONS["continue"], "fit", lambda: self._bench.fit(start=run, **more)
@@ -529,7 +530,7 @@ class Panel(PanelBase):
         with self._lock:
             settings, parameters = self._bench.settings, self._bench.summary.parameters
             busy = texts.BUSY if self._state_of("fit") else ""
-            runs = self.history.runs
+            runs = self.history.page
             why = {
                 brief.id: (
                     busy or next_actions.why_not_continued(brief, resumable, settings, parameters)

@@ -351,7 +351,8 @@ MAY_STILL_RUN = "it may still run: its process cannot be seen from here"
 NOT_ENDED = "it has not ended"
 NO_CHECKPOINT = "it has no checkpoint"
 EARLY_STOPPING = "early stopping"
-STATUS, MODEL, UPDATES, TIME = "status", "model", "updates", "time"
+NO_VALUE = "none"
+STATUS, UPDATES, TIME = "status", "updates", "time"
 LOSS, VAL, AVERAGED = "loss", "val", "averaged"
 
 
@@ -369,14 +370,6 @@ def another_model(model: str) -> str:
 
 def at_its_end(end: str) -> str:
     return f"it has come to its end ({end}): enter more epochs above to continue it"
-
-
-def best(metric: str) -> str:
-    return f"{metric} best"
-
-
-def last(metric: str) -> str:
-    return f"{metric} last"
 
 
 def last_value(metric: str, value: str) -> str:

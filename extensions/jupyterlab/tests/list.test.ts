@@ -176,3 +176,18 @@ test("a run that is gone is not selected, and the keyboard is at the one in its 
   await list.refresh();
   assert.equal(list.active, null);
 });
+
+test("rows that are being deleted are left out as long as they are, and not selected", async () => {
+  const { list } = listOf(runs(120));
+  await list.refresh();
+  const [first, second] = list.rows;
+  list.select(first!, "one");
+  list.hide(({ run }) => run === first!.run);
+  assert.equal(list.rows[0], second);
+  assert.deepEqual([...list.selected], []);
+  assert.equal(list.active, keyOf(second!)); // the keyboard is at the one in its place
+  await list.more();
+  assert.equal(list.rows.length, 99);
+  list.hide(() => false);
+  assert.equal(list.rows[0]!.run, first!.run);
+});

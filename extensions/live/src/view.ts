@@ -96,8 +96,8 @@ export function show(store: Store, host: HTMLElement): () => void {
     { topics: ["followed"], draw: () => root.toggleAttribute("data-followed", store.state.followed === true) },
     { topics: ["curve", "earlier", "swept", "raced", "earlier_curves"], draw: () => finder.draw(), plot: true, shown: on("find_lr") },
     { topics: ["fit", "val", "changes", "past", "rates", "metrics", "clock"], draw: () => loss.draw(), plot: true, shown: on("fit") },
-    { topics: ["runs", "moving", "ended", "unkept", "deleting", "notes"], draw: () => runs.draw(), shown: within("runs") },
-    { topics: ["compared"], draw: () => compare.draw(), plot: true, shown: within("runs") },
+    { topics: ["runs", "rows", "explained", "moving", "ended", "unkept", "deleting", "notes"], draw: () => runs.draw(), shown: within("runs") },
+    { topics: ["compared", "compared_marks"], draw: () => compare.draw(), plot: true, shown: within("runs") },
     { topics: ["opened", "runs"], draw: () => (opened.draw(), runs.opened()) },
     { topics: ["health", "failure", "progress"], draw: () => health.draw() },
     { topics: ["time"], draw: () => time.draw(), shown: within("pace") },
@@ -137,6 +137,6 @@ export function show(store: Store, host: HTMLElement): () => void {
     painter.stop();
     stopTheme();
     freeKeys();
-    [finder, loss, norm, heat, pace, sizes, compare, study].forEach((part) => part.destroy());
+    [finder, loss, norm, heat, pace, sizes, compare, study, runs].forEach((part) => part.destroy());
   };
 }

@@ -79,7 +79,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     rows.nth(2).locator("input").focus()
     lab.page.keyboard.press("Space")
     compare = panel.locator(".wb-compare")
-    expect(compare.locator("canvas")).to_be_visible()
+    expect(compare.locator("canvas")).to_have_count(2)  # the loss, val_loss
     expect(panel.locator(".wb-code code")).to_have_text("bench.compare('0003-fit', '0001-fit')")
     expect(compare.locator("table")).to_contain_text("1e-4")
     compare.get_by_role("button", name="epoch").click()
@@ -95,7 +95,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     expect(panel.locator(".wb-runs tbody input:checked")).to_have_count(3)
 
     # One is shown again, as if it had just run, and the way back.
-    rows.nth(2).get_by_role("button", name="Open 0001-fit").click()
+    rows.nth(2).get_by_role("button", name="0001-fit", exact=True).click()
     expect(panel.locator(".wb-opened")).to_contain_text("Run 0001-fit, from its record")
     expect(panel.locator(".wb-loss .wb-at")).to_have_text("lr 1e-4")
     expect(panel.locator(".wb-code code")).to_have_text("bench.show('0001-fit')")
@@ -111,23 +111,25 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     )
     panel.get_by_role("button", name="Back to now").click()
     expect(panel.locator(".wb-opened")).to_be_hidden()
-    expect(rows.nth(2).get_by_role("button", name="Open 0001-fit")).to_be_focused()
+    expect(rows.nth(2).get_by_role("button", name="0001-fit", exact=True)).to_be_focused()
     expect(panel.locator(".wb-loss .wb-at")).to_have_text("lr 0.01")
 
     annotated(lab, panel)
     deleted(lab, panel)
 
-    expect(rows.nth(1).get_by_role("button", name="Rerun 0001-fit")).to_have_attribute(
+    # A run that has come to its end can be continued to more epochs; until then its menu says why not.
+    lab.execute("bench.set(max_epochs=8)")
+    go_on = action(panel, "0001-fit", "Continue")
+    expect(go_on).to_have_attribute("aria-disabled", "true")
+    expect(go_on).to_contain_text(re.compile("max_epochs=8 reached.*enter more epochs"))
+    expect(panel.get_by_role("menuitem", name="Rerun")).to_have_attribute(
         "title", re.compile("^Repeat 0001-fit")
     )
-    # A run that has come to its end can be continued to more epochs; until then the button says why not.
-    go_on = rows.nth(1).get_by_role("button", name="Continue 0001-fit")
-    lab.execute("bench.set(max_epochs=8)")
-    expect(go_on).to_have_attribute("aria-disabled", "true")
-    expect(go_on).to_have_attribute("title", re.compile("max_epochs=8 reached.*enter more epochs"))
+    lab.page.keyboard.press("Escape")
+    expect(panel.get_by_role("button", name="Actions of 0001-fit")).to_be_focused()
     lab.execute("bench.set(max_epochs=9)")
-    expect(go_on).not_to_have_attribute("aria-disabled", "true")
-    go_on.click()
+    lab.settle()
+    action(panel, "0001-fit", "Continue").click()
     lab.until("print(len(bench.jobs), bench.job.status, bench.job.updates)", "4 finished 396")
     expect(panel.locator(".wb-code code")).to_have_text("bench.fit(start='0001-fit', max_epochs=9)")
     lab.execute("bench.delete(bench.job.id)")
@@ -143,7 +145,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     lab.reload()
     again = lab.panel(0)
     expect(again.locator(".wb-runs tbody tr")).to_have_count(2)
-    expect(again.locator(".wb-compare canvas")).to_be_visible()
+    expect(again.locator(".wb-compare canvas").first).to_be_visible()
     expect(again.locator(".wb-strip canvas")).to_be_visible()  # switches are as they were set
     expect(again.locator(".wb-loss .wb-foot")).to_contain_text(
         re.compile(r"Previous runs:\s*0003-fit.*0001-fit")
@@ -154,11 +156,17 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     ] == []
 
 
+def action(panel: Locator, run: str, name: str) -> Locator:
+    """An entry of the menu of a run, which is opened."""
+    panel.get_by_role("button", name=f"Actions of {run}").click()
+    return panel.get_by_role("menuitem", name=name)
+
+
 def annotated(lab: Lab, panel: Locator) -> None:
-    """A run gets a name, tags, notes and a pin; the table is sorted, searched and filtered."""
+    """A run gets a name, tags, notes and a pin; the table is sorted, filtered and grouped, with other columns."""
     rows = panel.locator(".wb-runs tbody tr")
     names = panel.locator(".wb-runs tbody .wb-run-name")
-    rows.nth(2).get_by_role("button", name="Edit 0001-fit").click()
+    action(panel, "0001-fit", "Edit").click()
     form = panel.get_by_role("form", name="Name, tags and notes of 0001-fit")
     expect(form.get_by_label("Name")).to_be_focused()
     lab.page.keyboard.type("Slow <b>baseline</b>")
@@ -168,7 +176,7 @@ def annotated(lab: Lab, panel: Locator) -> None:
     form.get_by_label("Name").press("Enter")
     expect(rows.nth(2)).to_contain_text("Slow <b>baseline</b>")
     expect(rows.nth(2).locator(".wb-run-tag")).to_have_text(["sgd", "too low"])
-    expect(rows.nth(2).get_by_role("button", name="Edit 0001-fit")).to_be_focused()
+    expect(rows.nth(2).get_by_role("button", name="Actions of 0001-fit")).to_be_focused()
     told = lab.execute("run = bench.runs[0]; print(run.name, run.tags, run.notes)")
     assert told == "Slow <b>baseline</b> ('sgd', 'too low') learns, but slowly"
     rows.nth(2).get_by_role("button", name="Pin 0001-fit").click()
@@ -179,26 +187,59 @@ def annotated(lab: Lab, panel: Locator) -> None:
     names.first.locator("xpath=..").locator(".wb-pin").click()
     expect(names.first).to_contain_text("0003-fit")
 
-    by_loss = panel.locator(".wb-runs thead").get_by_role("button", name="smoothed loss")
+    by_loss = panel.locator(".wb-runs thead").get_by_role("button", name="loss", exact=True)
     by_loss.click()
     head = panel.locator(".wb-runs thead th[aria-sort=ascending]")
-    expect(head).to_have_text("smoothed loss")
-    losses = [
-        float(text)
-        for text in panel.locator(".wb-runs tbody tr > td:nth-child(5)").all_inner_texts()
-    ]
+    expect(head).to_have_text("loss")
+    cells = panel.locator(".wb-runs tbody tr > td:nth-child(5)")
+    losses = [float(text) for text in cells.all_inner_texts()]
     assert losses == sorted(losses)
     by_loss.click()
     expect(names.first).to_contain_text("0001-fit")
     by_loss.click()
     expect(names.first).to_contain_text("0003-fit")
-    panel.get_by_label("Search runs").fill("slowly sgd")
+
+    box = panel.get_by_label("Filter runs")
+    box.fill("slowly sgd")
     expect(names).to_have_count(1)
-    expect(panel.locator(".wb-runs .wb-caption")).to_contain_text("2 of 3 runs do not match")
-    panel.get_by_label("Search runs").fill("")
-    panel.get_by_label("Status of the runs").select_option("failed")
-    expect(names).to_have_count(0)
-    panel.get_by_label("Status of the runs").select_option("all")
+    expect(panel.locator(".wb-runs .wb-foot")).to_contain_text("2 of 3 runs do not match")
+    box.fill("lr < 1e-2 and tags != sgd")
+    expect(names).to_contain_text(["0002-fit"])
+    box.fill("lrr < 1e-2")
+    expect(panel.locator(".wb-runs-problem")).to_contain_text("'lrr' is no column: near it are lr")
+    expect(names).to_have_count(1)
+    box.fill("")
+    expect(names).to_have_count(3)
+    assert (
+        lab.execute('print([run.id for run in bench.runs.filter("lr < 1e-2 and tags != sgd")])')
+        == "['0002-fit']"
+    )
+
+    panel.get_by_role("button", name="Columns").click()
+    panel.get_by_label("Find a column").fill("weight_decay")
+    panel.locator(".wb-columns").get_by_label("weight_decay", exact=True).check()
+    head = panel.locator(".wb-runs thead th[data-column=weight_decay]")
+    expect(head).to_be_visible()
+    lab.page.keyboard.press("Escape")
+    width = head.evaluate("cell => cell.offsetWidth")
+    head.get_by_role("separator").press("ArrowRight")
+    assert head.evaluate("cell => cell.offsetWidth") == width + 16
+    panel.get_by_role("button", name="Columns").click()
+    panel.get_by_role("button", name="What differs").click()
+    expect(head).to_have_count(0)
+    lab.page.keyboard.press("Escape")
+
+    panel.get_by_role("button", name="Settings against results").click()
+    expect(panel.locator(".wb-parallel-line")).to_have_count(3)
+    expect(panel.locator(".wb-shares")).to_contain_text("It takes 9 runs")
+    panel.get_by_role("button", name="Settings against results").click()
+    panel.get_by_label("Group runs").select_option("tags")
+    groups = panel.locator(".wb-run-group")
+    expect(groups).to_have_count(3)
+    groups.filter(has_text="too low").get_by_role("button").click()
+    expect(box).to_have_value('tags == "too low"')
+    expect(names).to_contain_text(["0001-fit"])
+    box.fill("")
     expect(names).to_have_count(3)
     assert lab.violations(".wb-runs") == []
 
@@ -209,7 +250,7 @@ def deleted(lab: Lab, panel: Locator) -> None:
     lab.execute(
         "from workbench.ui.canvas.runs import pending_deletions; pending_deletions.SECONDS = 600.0"
     )
-    rows.nth(1).get_by_role("button", name="Delete 0002-fit").click()
+    action(panel, "0002-fit", "Delete").click()
     expect(rows).to_have_count(2)
     undo = panel.get_by_role("button", name="Undo the deletion of 0002-fit")
     expect(undo).to_be_focused()
@@ -219,7 +260,7 @@ def deleted(lab: Lab, panel: Locator) -> None:
     expect(rows).to_have_count(3)
     lab.execute("pending_deletions.SECONDS = 0.2")
     lab.execute("told = []; bench.subscribe(lambda event: told.append(getattr(event, 'code', '')))")
-    rows.nth(1).get_by_role("button", name="Delete 0002-fit").click()
+    action(panel, "0002-fit", "Delete").click()
     # the comparison of the other two may be told after it
     lab.until("print(\"bench.delete('0002-fit')\" in told)", "True")
     expect(panel.locator(".wb-runs-deleted")).to_be_hidden()
@@ -236,7 +277,7 @@ def refusals(lab: Lab, panel: Locator) -> None:
     new = panel.locator(".wb-runs tbody tr").first
     new.locator("input").check()
     expect(panel.locator(".wb-notice")).to_contain_text("Compare: RuntimeError: not ")
-    new.get_by_role("button", name="Delete").click()
+    action(panel, "0005-fit", "Delete").click()
     expect(panel.locator(".wb-notice")).to_contain_text("Delete: RuntimeError: not ")
     expect(new).to_contain_text("0005-fit")
     expect(new.locator("input")).not_to_be_checked()
@@ -269,7 +310,7 @@ def preview(lab: Lab, panel: Locator) -> None:
 def running(lab: Lab, panel: Locator) -> None:
     """The row of a fit that runs has its place among the others, and moves as its loss falls."""
     names = panel.locator(".wb-runs tbody .wb-run-name")
-    by_loss = panel.locator(".wb-runs thead").get_by_role("button", name="smoothed loss")
+    by_loss = panel.locator(".wb-runs thead").get_by_role("button", name="loss", exact=True)
     by_loss.click()
     lab.execute("job = bench.fit(lr=1e-9, max_epochs=100000)")
     expect(names.last).to_contain_text(lab.execute("print(job.id)"))
@@ -334,5 +375,5 @@ def test_runs_of_a_study_say_their_place_in_it(lab: Lab) -> None:
     rows = panel.locator(".wb-runs tbody tr")
     expect(rows).to_have_count(2)
     expect(rows.first).to_contain_text("0003-study trial 2, seed 0, rung 1")
-    panel.get_by_label("Search runs").fill("trial 1,")
+    panel.get_by_label("Filter runs").fill("trial 1,")
     expect(rows).to_have_count(1)

@@ -315,16 +315,26 @@ def test_the_list_by_keyboard_alone(lab: Lab, panel: Panel) -> None:
 
     expect(panel.row("0002-fit")).to_be_focused()
     page.keyboard.press("Delete")
-    expect(panel.dialog).to_contain_text("0002-fit and all checkpoints in it")
-    page.keyboard.press("Escape")
-    expect(panel.dialog).to_have_count(0)
+    panel.shows("0004-fit", "0003-fit", "0001-fit")
+    undo = panel.root.get_by_role("button", name="Undo the deletion of 0002-fit")
+    expect(undo).to_be_focused()
+    lab.screenshot("runs-panel-undo", panel.root)
     assert (root / "runs" / "0002-fit").is_dir()
+    page.keyboard.press("Enter")
+    panel.shows("0004-fit", "0003-fit", "0002-fit", "0001-fit")
     expect(panel.row("0002-fit")).to_be_focused()
+    # its ten seconds are over at once
+    page.evaluate(
+        "() => { const real = setTimeout;"
+        " window.setTimeout = (f, ms, ...all) => real(f, ms === 10000 ? 50 : ms, ...all);"
+        " window.unhurried = () => { window.setTimeout = real; delete window.unhurried; }; }"
+    )
     page.keyboard.press("Delete")
-    panel.accept("Delete")
+    expect(undo).to_have_count(0)
+    page.evaluate("() => window.unhurried()")
     panel.shows("0004-fit", "0003-fit", "0001-fit")
     expect(panel.row("0001-fit")).to_be_focused()  # the one in its place
-    assert not (root / "runs" / "0002-fit").exists()
+    wait_for(lambda: not (root / "runs" / "0002-fit").exists())
     # its pane asks for it once more
     assert all("404" in line for line in lab.complaints), lab.complaints
 

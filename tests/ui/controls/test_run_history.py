@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 from collections.abc import Callable
@@ -41,7 +40,7 @@ from workbench.ui.canvas.findings import Findings
 from workbench.ui.canvas.learning_rates import BUCKETS, Rates
 from workbench.ui.canvas.runs.past_curves import PastCurves
 from workbench.ui.canvas.runs.run_brief import LiveRunBrief
-from workbench.ui.canvas.runs.runs_table import MOST, ROOM, RunsTable, fits, listed
+from workbench.ui.canvas.runs.runs_table import RunsTable, fits
 from workbench.ui.canvas.transport.channels import Buckets
 from workbench.ui.canvas.transport.messages import LIMIT, Outbox
 from workbench.ui.canvas.widget import LiveView
@@ -91,6 +90,14 @@ class Face:
         self.settled()
         return self.state(name)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the table of runs, where all of them have come."""
+        head = self.state("runs") or {"parts": 0}
+        parts = [self.state(f"rows.{k}") or {} for k in range(head["parts"])]
+        if any(part.get("of") != head["of"] for part in parts):
+            return []
+        return [row for part in parts for row in part["rows"]]
+
     def ask(self, what: str, **more: Any) -> None:
         self.panel.canvas._heard(self.panel.canvas, {"type": "ask", "what": what, **more}, [])
 
@@ -138,13 +145,15 @@ def test_the_table_lists_fits_newest_first(tmp_path: Path) -> None:
         tmp_path, [RunStarted("0004-find_lr", "find_lr", {}, "cpu")], "0004-find_lr", kind="find_lr"
     )
     face = Face(tmp_path)
-    face.settled(lambda: len(face.state("runs")["rows"]) == 3)
+    face.settled(lambda: len(face.rows()) == 3)
     table = face.state("runs")
-    assert table["columns"] == ["lr", "accuracy best", "accuracy last"]
-    assert [(row["run"], row["status"], row["cells"][:1]) for row in table["rows"]] == [
+    assert table["columns"] == [
+        "status", "curve", "loss", "validation", "lr", "accuracy", "time", "started"
+    ]  # fmt: skip
+    assert [(row["run"], row["status"], row["cells"][4:5]) for row in face.rows()] == [
         ("0003-fit", "finished", ["1e-3"]), ("0002-fit", "finished", ["0.01"]), ("0001-fit", "finished", ["0.1"]),
     ]  # fmt: skip
-    row = table["rows"][0]
+    row = face.rows()[0]
     assert (row["metric"], row["value"], row["step"], row["time"], row["created"]) == (
         "val_loss",
         "0.007673",
@@ -164,9 +173,9 @@ def test_the_table_lists_fits_newest_first(tmp_path: Path) -> None:
         task={"model": "Other", "parameters": 3},
     )
     face.ask("refresh")
-    face.settled(lambda: len(face.state("runs")["rows"]) == 4)
-    assert face.state("runs")["columns"][:2] == ["model", "lr"]
-    assert face.state("runs")["rows"][0]["cells"][0] == "Other"
+    face.settled(lambda: len(face.rows()) == 4)
+    assert face.state("runs")["columns"][4:6] == ["model", "lr"]
+    assert face.rows()[0]["cells"][4] == "Other"
     face.panel.close()
 
 
@@ -200,15 +209,16 @@ def test_runs_over_one_another(tmp_path: Path) -> None:
     face.bench.tell(Compared(("0003-fit", "0001-fit")))
     face.settled(lambda: face.state("compared"))
     told = face.state("compared")
-    assert (told["runs"], told["metric"]) == (["0003-fit", "0001-fit"], "val_loss")
-    shown = {row["run"]: row["loss"] for row in face.state("runs")["rows"]}
+    assert told["runs"] == ["0003-fit", "0001-fit"]
+    assert told["metrics"] == ["accuracy", "val_loss", "val_loss_averaged"]
+    shown = {row["run"]: row["loss"] for row in face.rows()}
     assert ["smoothed loss", shown["0003-fit"], shown["0001-fit"]] in told["rows"], (
         "the same number as in the table of runs"
     )
     assert "loss" not in [row[0] for row in told["rows"]]
     assert ["lr", "1e-3", "0.1"] in told["rows"]
     rows = face.mirror.rows("compared")
-    assert set(map(tuple, rows[:, :2])) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert set(map(tuple, rows[:, :2])) == {(i, kind) for i in (0, 1) for kind in range(4)}
     assert rows[(rows[:, 0] == 1) & (rows[:, 1] == 0)][-1, 2] == 200
     # A view that opens late has all of it.
     late = face.mirror = Mirror()
@@ -218,14 +228,14 @@ def test_runs_over_one_another(tmp_path: Path) -> None:
     # One of two is deleted: there is nothing to compare.
     shutil.rmtree(tmp_path / "runs" / "0001-fit")
     face.bench.tell(Deleted("0001-fit"))
-    face.settled(lambda: face.state("compared") is None and len(face.state("runs")["rows"]) == 2)
+    face.settled(lambda: face.state("compared") is None and len(face.rows()) == 2)
     face.bench.tell(Compared(("0003-fit", "0002-fit")))
     face.settled(lambda: face.state("compared"))
     face.ask("compare", runs=[])
     face.settled(lambda: face.state("compared") is None)
     shutil.rmtree(tmp_path / "runs" / "0002-fit")
     face.bench.tell(Deleted("0002-fit"))
-    face.settled(lambda: len(face.state("runs")["rows"]) == 1)
+    face.settled(lambda: len(face.rows()) == 1)
     assert face.state("compared") is None, "what was put away does not come back"
     assert face.panel.notice.lines == []
     face.panel.close()
@@ -393,12 +403,7 @@ def test_a_run_that_goes_on_elsewhere_is_followed_and_its_row_moves(
     # of this very process, and of no job of this bench
     path = recorded(tmp_path, told[:4], task=TASK)
     face = Face(tmp_path)
-    face.settled(
-        lambda: (
-            [(row["status"], row["step"]) for row in face.state("runs")["rows"]]
-            == [("running", 30)]
-        )
-    )
+    face.settled(lambda: [(row["status"], row["step"]) for row in face.rows()] == [("running", 30)])
     face.bench.tell(Shown("0001-fit"))
     face.settled(lambda: (face.state("progress") or {}).get("done") == 30)
     add(path, told[4:6])
@@ -408,18 +413,12 @@ def test_a_run_that_goes_on_elsewhere_is_followed_and_its_row_moves(
             and [row["step"] for row in face.state("moving")] == [50]
         )
     )
-    assert face.state("runs")["rows"][0]["step"] == 30, "only what changes is sent"
+    assert face.rows()[0]["step"] == 30, "only what changes is sent"
     add(path, told[6:])
-    face.settled(
-        lambda: (
-            face.state("progress")["status"]
-            == face.state("runs")["rows"][0]["status"]
-            == "finished"
-        )
-    )
+    face.settled(lambda: face.state("progress")["status"] == face.rows()[0]["status"] == "finished")
     assert face.state("moving") == []
     assert len(face.mirror.rows("fit")) == 100  # each update once
-    row = face.state("runs")["rows"][0]
+    row = face.rows()[0]
     whole = RunBrief.read(path)
     assert (row["loss"], row["value"], len(row["spark"])) == (
         f"{whole.loss:.4g}",
@@ -430,7 +429,7 @@ def test_a_run_that_goes_on_elsewhere_is_followed_and_its_row_moves(
     wait_for(lambda: not alive("workbench-rows") and not alive("workbench-follow"), 60)
     recorded(tmp_path, told[:4], "0002-fit", created=9e9, task=TASK)
     face.ask("refresh")
-    face.settled(lambda: len(face.state("runs")["rows"]) == 2)
+    face.settled(lambda: len(face.rows()) == 2)
     assert alive("workbench-rows")
     face.panel.close()
     wait_for(lambda: not alive("workbench-rows"), 60)
@@ -500,7 +499,7 @@ def test_a_deletion_can_be_undone_for_a_while_and_is_then_carried_out(
     shutil.rmtree(tmp_path / "runs" / "0003-fit")  # the pretended bench deletes nothing
     face.ask("delete", runs=["0003-fit"])
     face.settled(lambda: deleted == ["0003-fit"] and face.state("deleting") == [])
-    assert [row["run"] for row in face.state("runs")["rows"]] == ["0002-fit", "0001-fit"]
+    assert [row["run"] for row in face.rows()] == ["0002-fit", "0001-fit"]
     face.panel.close()
 
 
@@ -553,8 +552,8 @@ def test_what_a_person_adds_to_a_run_is_in_its_row(tmp_path: Path) -> None:
         tags=["sgd", "long"],
         pinned=True,
     )
-    face.settled(lambda: face.state("runs")["rows"][2]["name"])
-    row = face.state("runs")["rows"][2]
+    face.settled(lambda: face.rows()[0]["name"])
+    row = face.rows()[0]
     assert (row["name"], row["tags"], row["pinned"]) == ("<b>base</b>", ["sgd", "long"], True)
     assert face.state("notes.0001-fit") == "a" * 3000
     face.ask("annotate", run="0001-fit", notes="")
@@ -612,37 +611,6 @@ def brief(i: int, **settings: Any) -> RunBrief:
     return RunBrief.of(Run.from_events(events(40, id=f"{i:04d}-fit", **settings)))
 
 
-def test_a_table_fits_into_a_message() -> None:
-    many = [
-        brief(i, lr=0.1 * (i + 1), monitor="µ" * 300 + str(i), max_epochs=i + 1)
-        for i in range(MOST)
-    ]
-    table = listed(many, 900, {})
-    assert len(json.dumps(table)) < LIMIT
-    assert table["more"] == 900 - len(table["rows"])
-    assert table["rows"][0]["run"] == "0000-fit"
-    assert ROOM < LIMIT - 4000
-    few = listed(many[:3], 3, {})
-    assert (len(few["rows"]), few["more"]) == (3, 0)
-
-
-def test_a_row_names_the_place_of_its_run_in_a_study(tmp_path: Path) -> None:
-    place = {"id": "0003-study", "trial": 7, "seed": 1, "rung": 2}
-    path = recorded(tmp_path, events(40), study=place)
-    rows = listed([RunBrief.read(path), brief(1)], 2, {})["rows"]
-    assert [row["study"] for row in rows] == ["0003-study trial 7, seed 1, rung 2", ""]
-
-
-def test_metrics_are_columns_with_the_best_and_the_last_value() -> None:
-    one, other = (replace(brief(i), metrics=metrics, best=best) for i, (metrics, best) in enumerate((
-        ({"loss": 0.5, "val_loss": 0.4, "val_accuracy": 0.75, "val_oddness": 3.0}, {"val_loss": 0.3, "val_accuracy": 0.9}),
-        ({"loss": 0.5}, {}),
-    )))  # fmt: skip
-    table = listed([one, other], 2, {})
-    assert table["columns"] == ["val_accuracy best", "val_accuracy last", "val_oddness last"]
-    assert [row["cells"] for row in table["rows"]] == [["0.9", "0.75", "3"], ["", "", ""]]
-
-
 def test_a_comparison_of_long_names_fits_too() -> None:
     curves = PastCurves()
     outbox = Outbox({"past": curves.past, "compared": curves.compared})
@@ -658,7 +626,9 @@ def test_a_broken_folder_is_no_row(tmp_path: Path) -> None:
     (tmp_path / "runs" / "0001-fit" / "run.json").write_text("{")
     (tmp_path / "runs" / "0002-fit" / "metrics.jsonl").unlink()
     read: list[list[RunBrief]] = []
-    table = RunsTable(tmp_path, lambda briefs, count: read.append(briefs), pytest.fail, pytest.fail)
+    table = RunsTable(
+        tmp_path, lambda briefs, count, waiting: read.append(briefs), pytest.fail, pytest.fail
+    )
     table.refresh()
     wait_for(lambda: read)
     assert [one.id for one in read[-1]] == ["0003-fit"]

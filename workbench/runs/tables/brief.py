@@ -31,13 +31,17 @@ from workbench.runs.health.search_results import Answer
 from workbench.runs.record.series import column
 from workbench.runs.record.stream import joined, stream
 from workbench.runs.run import Run
-from workbench.settings import Settings
+from workbench.settings import Settings, setting_text
 
 POINTS = 400
 """How many points the smoothed loss has at most; more than a quarter of a screen can show."""
 CHECKS = 200
 METRICS = 50
 """For how many metrics the best value is kept: the first ones."""
+DRAWN = 12
+"""How many metrics have a history: the first ones."""
+MARKS = 40
+"""How many live changes are kept as marks: the first ones."""
 COLUMNS = ("loss", "lr", "skipped", "loss.1", "lr.1")
 """The columns of flushes that a brief needs: the loss, and those that the rules of health use.
 Reading norms by layer would take several times as long.
@@ -98,15 +102,26 @@ class RunBrief:
     """What a search found."""
     waits_for: str = ""
     """What a queued fit waits for."""
-    study: str = ""
-    """Its place in a study, in a line; "": it is in none."""
+    trial: read.TrialPlace | None = None
+    """Its place in a study; None: it is in none."""
+    build: dict[str, Any] = field(default_factory=dict)
+    """The values with which a function made its model, by the names of its parameters."""
+    history: dict[str, Array] = field(default_factory=dict)
+    """Each metric of its validations, as `checks`; empty unless `Fold(history=True)` kept it."""
+    marks: list[tuple[int, str]] = field(default_factory=list)
+    """Live changes as (update, text), kept with `history`."""
+
+    @property
+    def study(self) -> str:
+        """Its place in a study, in a line; "": it is in none."""
+        return "" if self.trial is None else str(self.trial)
 
     @classmethod
-    def read(cls, folder: Path) -> RunBrief:
+    def read(cls, folder: Path, *, history: bool = False) -> RunBrief:
         """Make the brief of a run folder: reads the record in pieces, and only the columns in
         `COLUMNS`.
         """
-        return cls.so_far(folder, stream(folder, COLUMNS), Fold())
+        return cls.so_far(folder, stream(folder, COLUMNS), Fold(history))
 
     @classmethod
     def so_far(cls, folder: Path, new: Iterable[Event], fold: Fold) -> RunBrief:
@@ -126,7 +141,7 @@ class RunBrief:
             model,
             folder,
         )
-        return replace(brief, study=read.study_text(header))
+        return replace(brief, trial=read.trial_place(header), build=read.build_values(header))
 
     @classmethod
     def of(cls, run: Run) -> RunBrief:
@@ -238,7 +253,13 @@ class Fold:
     the number of events.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, history: bool = False) -> None:
+        """history: also keep each metric of the validations and each live change, which a
+        comparison draws and a table does not.
+        """
+        self._keeps_history = history
+        self._history: dict[str, Thinned] = {}
+        self._marks: list[tuple[int, str]] = []
         self._smoother, self._curve, self._checks = Smoother(), Thinned(POINTS), Thinned(CHECKS)
         self._start: RunStarted | None = None
         self._metrics: dict[str, float] = {}
@@ -273,6 +294,7 @@ class Fold:
                     before = self._changes.get(name)
                     count = 1 if before is None else before.count + 1
                     self._changes[name] = LiveChange(value, event.step, count)
+            self._mark(event)
             # with another batch size the total of updates is unknown
             if "batch_size" in event.values:
                 self._updates = None
@@ -284,6 +306,25 @@ class Fold:
                     self._best.setdefault(name, BestAndLast(self._mode(name))).add(
                         np.array([event.step]), np.array([value])
                     )
+            if self._keeps_history:
+                self._keep(event)
+
+    def _keep(self, event: Validated | Logged) -> None:
+        for name, value in event.metrics.items():
+            if math.isfinite(value) and (name in self._history or len(self._history) < DRAWN):
+                done = np.array([event.step], np.float64)
+                epoch = _epochs(self._start, done, event.epoch)[0]
+                row = np.array([[event.step, epoch, self._seconds, value]], np.float64)
+                self._history.setdefault(name, Thinned(CHECKS)).add(row)
+
+    def _mark(self, event: Changed) -> None:
+        changed = [
+            f"{name} → {setting_text.short(name, value)}"
+            for name, value in event.values.items()
+            if name in Settings.model_fields and name not in UNMARKED
+        ]
+        if self._keeps_history and changed and len(self._marks) < MARKS:
+            self._marks.append((event.step, ", ".join(changed)))
 
     def _mode(self, name: str) -> Mode | None:
         settings = {} if self._start is None else self._start.settings
@@ -324,6 +365,8 @@ class Fold:
             state.error,
             self._answer.text,
             state.waits_for,
+            history={name: kept.rows(4) for name, kept in self._history.items()},
+            marks=list(self._marks),
         )
 
     def _steps(self, event: StepsDone) -> None:

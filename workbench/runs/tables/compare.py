@@ -261,6 +261,11 @@ def differences(
             (start.get(name, default), changed.get(name))
             for start, changed in zip(settings, changes, strict=True)
         ]
+        first, _ = values[0]
+        if not any(change for _, change in values) and all(
+            setting_text.same(start, first) for start, _ in values
+        ):
+            continue  # a text of each would take a second for some hundred runs
         # Compared as texts, since 1 batch and 1.0 of all batches are equal numbers.
         texts = tuple(
             _value_text(name, start, change, setting_text.recorded) for start, change in values
@@ -271,6 +276,11 @@ def differences(
             )
             out[name] = short if len({*short}) == len({*texts}) else texts
     return out
+
+
+def setting_cell(name: str, start: Any, change: LiveChange | None) -> str:
+    """A setting of one run in a table: "6.93e-3", or "6.93e-3 → 2e-3 at update 908"."""
+    return _value_text(name, start, change, setting_text.short)
 
 
 def _value_text(

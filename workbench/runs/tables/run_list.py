@@ -13,7 +13,7 @@ import numpy as np
 
 from workbench.events import StepsDone
 from workbench.runs import read
-from workbench.runs.folder.annotations import read_annotations
+from workbench.runs.folder.annotations import Annotations, read_annotations
 from workbench.runs.folder.lookup import matching_ids, near
 from workbench.runs.health.search_results import answer
 from workbench.runs.printable import printable
@@ -21,8 +21,12 @@ from workbench.runs.read import RunSummary
 from workbench.runs.record.series import column
 from workbench.runs.record.stream import sampled
 from workbench.runs.run import Run
+from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.facts import columns_of, facts
+from workbench.runs.tables.filter import parse
 from workbench.runs.tables.render import html_table, sparkline, text_table
 from workbench.units import duration, number
+from workbench.values import shown
 
 _HEAD = ("run", "status", "updates", "time", "loss", "last values", "study", "name and tags")
 _ALWAYS = 4
@@ -83,6 +87,25 @@ class RunList(list[Run]):
                 else ""
             )
             raise IndexError(f"runs[{index!r}]: {hint}.{number}") from None
+
+    def filter(self, condition: str) -> Self:
+        """The runs for which a condition holds: `runs.filter("lr < 1e-3 and val_loss < 0.1")`.
+
+        It compares settings, metrics (their best values; "val_loss.last" is the last one), "loss",
+        "time" in seconds, "updates", "status", "tags", "study", "model" and "build.width". Words
+        without a comparison are a search. Each record is read once for it. The panel's table of
+        runs takes the same text.
+        """
+        briefs = [RunBrief.of(run) for run in self]
+        known = [
+            facts(brief, Annotations() if brief.path is None else read_annotations(brief.path))
+            for brief in briefs
+        ]
+        try:
+            holds = parse(condition, columns_of(known))
+        except ValueError as error:
+            raise ValueError(f"condition={shown(condition)}: {error}") from None
+        return type(self)(run for run, values in zip(self, known, strict=True) if holds(values))
 
     def _named(self, text: str) -> Run:
         ids = [run.id for run in self]

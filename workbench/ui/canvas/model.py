@@ -74,7 +74,7 @@ TABS = {
     "gradients": ("heat", "map", "broken", "ratios", "picks", "picked", "clips", "norm"),
     "pace": ("time",),
     "settings": ("form",),
-    "runs": ("runs", "moving", "ended", "unkept", "deleting", "notes"),
+    "runs": ("runs", "rows", "explained", "moving", "ended", "unkept", "deleting", "notes"),
 }
 """The values and channels that only a tab of the drawer draws, by tab."""
 

@@ -54,7 +54,8 @@ class CanvasRequests:
     `tell` gives the panel an event that the bench does not emit, after all events of the bench;
     `continue_` continues a run, `rerun` repeats one. answer: returns the settings that apply the
     result of this kind of search; settings_of: those with which this job ran; choose_optimizer:
-    chooses the optimizer whose rate Find sweeps.
+    chooses the optimizer whose rate Find sweeps; see_runs: shows the table of runs as a request
+    says.
     """
 
     def __init__(
@@ -70,11 +71,13 @@ class CanvasRequests:
         answer: Callable[[str], dict[str, Any]],
         settings_of: Callable[[str], dict[str, Any]],
         choose_optimizer: Callable[[int], None],
+        see_runs: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self._bench, self._failed, self._export = bench, failed, export
         self._refresh, self._tell, self._deletions = refresh, tell, deletions
         self._continue, self._rerun, self._answer = continue_, rerun, answer
         self._settings_of, self._choose_optimizer = settings_of, choose_optimizer
+        self._see_runs = see_runs
         self._wanted: tuple[str, ...] = ()
         self._comparing = threading.Lock()
         """Serializes comparisons; of several that wait, only the last one is made."""
@@ -149,6 +152,8 @@ class CanvasRequests:
                     lambda error: self._failed(error, texts.ACTIONS["compare"]),
                     "compare",
                 )
+            case {"what": "see_runs"}:
+                self._see_runs(message)
             case {"what": "refresh"}:
                 self._refresh()
             case {"what": "use_clip", "value": float(clip) | int(clip)}:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from workbench.events import (
 )  # fmt: skip
 from workbench.runs import read
 from workbench.runs.checkpoints import list_checkpoints
-from workbench.runs.folder.annotations import read_annotations
+from workbench.runs.folder.annotations import Annotations, read_annotations
 from workbench.runs.record.event_log import newest, now
 from workbench.runs.record.follow import Tail
 from workbench.runs.record.sequence import stream
@@ -39,7 +40,8 @@ from workbench.ui import texts
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.runs.past_curves import PREVIOUS
 from workbench.ui.canvas.runs.pending_deletions import PendingDeletions
-from workbench.ui.canvas.runs.runs_table import RunsTable, listed, moving
+from workbench.ui.canvas.runs.runs_page import Page, Pages, View
+from workbench.ui.canvas.runs.runs_table import RunsTable
 from workbench.ui.canvas.transport.messages import cut
 from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls.widget_utils import aside
@@ -87,6 +89,14 @@ class RunHistory:
         self._noted: set[str] = set()
         """The runs whose notes were sent."""
         self._briefs: list[RunBrief] = []
+        self._count, self._waiting = 0, 0
+        """The number of fits in the folder, and of those that are still to be read."""
+        self._annotated: dict[str, Annotations] = {}
+        self._view, self._pages = View(), Pages()
+        self._page: Page | None = None
+        self._number = 0
+        """The number of the page that was sent last; its rows contain it."""
+        self._paging = threading.Lock()
         self._resumable: set[str] = set()
         self._previous: list[RunBrief] = []
         self._fit = ""
@@ -149,11 +159,27 @@ class RunHistory:
         return not self._shown or isinstance(event, _OF_NO_RUN)
 
     @property
-    def runs(self) -> list[tuple[RunBrief, bool]]:
-        """The listed runs, newest first, each with whether it has a checkpoint from which a fit
+    def runs(self) -> list[RunBrief]:
+        """The runs that were read, newest first."""
+        return self._briefs
+
+    @property
+    def page(self) -> list[tuple[RunBrief, bool]]:
+        """The runs whose rows are seen, each with whether it has a checkpoint from which a fit
         can continue.
         """
-        return [(brief, brief.id in self._resumable) for brief in self._briefs]
+        shown = [] if self._page is None else self._page.shown
+        return [(brief, brief.id in self._resumable) for brief in shown]
+
+    def see(self, message: Mapping[str, Any]) -> None:
+        """Show the table of runs as a request says: filtered, sorted, another page of it."""
+        self._view = wanted = self._view.changed(message)
+
+        def work() -> None:
+            if self._view is wanted:  # no later request has come meanwhile
+                self._put_page()
+
+        aside(work, lambda error: self._failed(error, texts.ACTIONS["runs"]), "runs")
 
     # -- a recorded run
 
@@ -226,33 +252,66 @@ class RunHistory:
 
     # -- the table, and the losses of previous runs
 
-    def _list(self, briefs: list[RunBrief], count: int) -> None:
+    def _list(self, briefs: list[RunBrief], count: int, waiting: int) -> None:
         annotated = {
             brief.id: read_annotations(brief.path) for brief in briefs if brief.path is not None
         }
-        for run, added in annotated.items():
-            # one message each: all of them together may be too long for one
-            if added.notes or run in self._noted:
-                self._noted.add(run)
-                self._canvas.put(f"notes.{run}", added.notes)
-        self._canvas.put("runs", listed(briefs, count, annotated))
-        self._canvas.put("moving", [])
-        self.deletions.settle({brief.id for brief in briefs})
-        resumable = {
-            brief.id
-            for brief in briefs
-            if brief.status in read.OVER and brief.path is not None and list_checkpoints(brief.path)
-        }
         with self._placing:
-            self._briefs, self._resumable = briefs, resumable
+            self._briefs, self._annotated = briefs, annotated
+            self._count, self._waiting = count, waiting
             self._put_previous()
-        why = {one.id: _why_not_repeated(one) for one in briefs}
-        self._canvas.put("unkept", {run: cut(text, 200) for run, text in why.items() if text})
+        self._put_page()
+        self.deletions.settle({brief.id for brief in briefs})
+
+    def _put_page(self) -> None:
+        """Send what is seen of the runs."""
+        with self._paging:
+            self._send(self._made_page())
         self._listed()
 
+    def _made_page(self) -> Page:
+        counts = self._count, self._waiting
+        return self._pages.page(self._view, self._briefs, counts, self._annotated)
+
+    def _send(self, page: Page) -> None:
+        before, self._page = self._page, page
+        for brief in page.shown:
+            notes = self._annotated.get(brief.id, Annotations()).notes
+            # one message each: all of them together may be too long for one
+            if notes or brief.id in self._noted:
+                self._noted.add(brief.id)
+                self._canvas.put(f"notes.{brief.id}", notes)
+        if before is None or (before.head, before.parts) != (page.head, page.parts):
+            self._number += 1
+            for at, rows in enumerate(page.parts):
+                self._canvas.put(f"rows.{at}", {"of": self._number, "rows": rows})
+            head = {**page.head, "of": self._number, "parts": len(page.parts)}
+            self._canvas.put("runs", head)
+            self._canvas.put("moving", [])
+        self._canvas.put("explained", self._pages.explained(self._view))
+        self._resumable = {
+            brief.id
+            for brief in page.shown
+            if brief.status in read.OVER and brief.path is not None and list_checkpoints(brief.path)
+        }
+        why = {brief.id: _why_not_repeated(brief) for brief in page.shown}
+        self._canvas.put("unkept", {run: cut(text, 200) for run, text in why.items() if text})
+
     def _move(self, briefs: list[RunBrief]) -> None:
-        """Show the present values of running runs."""
-        self._canvas.put("moving", [moving(brief) for brief in briefs])
+        """Show the present values of running runs; where these change the order, another page."""
+        now = {brief.id: brief for brief in briefs}
+        with self._placing:
+            self._briefs = [now.get(brief.id, brief) for brief in self._briefs]
+        with self._paging:
+            before = self._page
+            page = self._made_page()
+            ids = [brief.id for brief in page.shown]
+            if before is None or page.head != before.head or ids != [b.id for b in before.shown]:
+                self._send(page)
+                return
+            self._page = replace(page, head=before.head, parts=before.parts)
+            rows = [row for drawn in page.parts for row in drawn if row["run"] in now]
+            self._canvas.put("moving", rows)
 
     def _look_at(self, fit: str) -> None:
         with self._placing:
@@ -277,13 +336,9 @@ class RunHistory:
 
     def _compare(self, runs: tuple[str, ...]) -> None:
         self._compared = runs
-        known = {brief.id: brief for brief in self._briefs if brief.status in read.OVER}
 
         def work() -> None:
-            briefs = [
-                known[id] if id in known else RunBrief.read(self._root / read.RUNS / id)
-                for id in runs
-            ]
+            briefs = [RunBrief.read(self._root / read.RUNS / id, history=True) for id in runs]
             with self._placing:
                 if self._compared == runs:  # the user has not closed it meanwhile
                     self._canvas.put_compared(briefs)

@@ -1,6 +1,6 @@
 // The commands that change runs, for the palette, menus, shortcuts and other plugins.
 
-import { Clipboard, Dialog, showDialog } from "@jupyterlab/apputils";
+import { Clipboard, Dialog, showDialog, showErrorMessage } from "@jupyterlab/apputils";
 import type { CommandRegistry } from "@lumino/commands";
 import { changesOf } from "../../../live/src/shared/edited";
 import { ApiError, STALE } from "../api";
@@ -11,6 +11,7 @@ import type { Texts } from "../texts";
 import { EditForm } from "./edit-form";
 import type { RunsInUse } from "./in-use";
 import type { RunList } from "./list";
+import { PendingDeletions } from "./pending-deletions";
 import { addRunCommand, ONE, SOME } from "./run-command";
 import { nameOf } from "./words";
 
@@ -37,11 +38,16 @@ export const ids = {
   export: `${PREFIX}export-run`,
 } as const;
 
-export function addCommands(commands: CommandRegistry, client: Client, list: RunList, inUse: RunsInUse, texts: Texts): void {
-  new RunCommands(commands, client, list, inUse, texts).add();
+/** Returns the deletions that can be undone. */
+export function addCommands(commands: CommandRegistry, client: Client, list: RunList, inUse: RunsInUse, texts: Texts): PendingDeletions {
+  const all = new RunCommands(commands, client, list, inUse, texts);
+  all.add();
+  return all.deletions;
 }
 
 class RunCommands {
+  readonly deletions = new PendingDeletions((refs) => this.remove(refs));
+
   constructor(
     private readonly commands: CommandRegistry,
     private readonly client: Client,
@@ -63,7 +69,7 @@ class RunCommands {
     this.one(ids.copyId, words.copyId, async (ref) => Clipboard.copyToSystem(ref.run));
     this.several(ids.pin, words.pin, (refs) => this.pin(refs, true));
     this.several(ids.unpin, words.unpin, (refs) => this.pin(refs, false));
-    this.several(ids.delete, words.delete, (refs) => this.remove(refs), (row) => !isLive(row) || row.status.endsWith("?"));
+    this.several(ids.delete, words.delete, async (refs) => this.deletions.add(refs), (row) => !isLive(row) || row.status.endsWith("?"));
   }
 
   /** A command for one run; `can`: whether the run can do it now. */
@@ -133,10 +139,10 @@ class RunCommands {
   }
 
   private async remove(refs: Ref[]): Promise<void> {
-    const { texts } = this;
-    if (!(await this.agreed(texts.deleteTitle(refs.length), texts.deleteBody(refs.map(({ run }) => run)), texts.delete))) return;
     try {
       for (const ref of refs) await this.removeOne(ref);
+    } catch (error) {
+      await showErrorMessage(this.texts.refused, error instanceof Error ? error.message : String(error));
     } finally {
       this.client.changed(); // also where one of them was refused
     }

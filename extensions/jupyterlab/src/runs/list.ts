@@ -40,6 +40,10 @@ export class RunList {
   /** Something has changed after the load under way began. */
   private stale = false;
 
+  /** Rows that are left out, since they are being deleted. */
+  private hidden: (ref: Ref) => boolean = () => false;
+  private fetched: ListedRow[] = [];
+
   /** fetch: a page of runs from the server. */
   constructor(private readonly fetch: (query: Query) => Promise<Page>) {}
 
@@ -61,16 +65,23 @@ export class RunList {
     return this.work;
   }
 
+  /** Leave out the rows for which this holds, as long as it does. */
+  hide(hidden: (ref: Ref) => boolean): void {
+    this.hidden = hidden;
+    if (this.page !== null) this.take(this.fetched, this.page);
+    this.changed.emit();
+  }
+
   /** Load the next page; a load that is under way takes it along. */
   more(): Promise<void> {
     if (!this.hasMore) return Promise.resolve();
-    this.wanted = this.rows.length + PAGE;
+    this.wanted = this.fetched.length + PAGE;
     if (!this.loading) this.work = this.load();
     return this.work;
   }
 
   get hasMore(): boolean {
-    return this.page !== null && this.rows.length < this.page.matching;
+    return this.page !== null && this.fetched.length < this.page.matching;
   }
 
   /** What the server says by itself; whether the list has to be loaded again. */
@@ -79,7 +90,8 @@ export class RunList {
     const told = new Map((event.type === "rows" ? event.rows : [event.row]).map((row) => [keyOf(row), row]));
     if (!this.rows.some((row) => told.has(keyOf(row)))) return event.type === "began";
     // The server does not know which settings this list shows: they do not change while a run runs.
-    this.rows = this.rows.map((row) => ({ ...row, ...told.get(keyOf(row)), cells: row.cells }));
+    const now = (row: ListedRow) => ({ ...row, ...told.get(keyOf(row)), cells: row.cells });
+    [this.rows, this.fetched] = [this.rows.map(now), this.fetched.map(now)];
     this.changed.emit();
     return event.type === "ended";
   }
@@ -144,7 +156,9 @@ export class RunList {
     }
   }
 
-  private take(rows: ListedRow[], page: Omit<Page, "rows">): void {
+  private take(fetched: ListedRow[], page: Omit<Page, "rows">): void {
+    this.fetched = fetched;
+    const rows = fetched.filter((row) => !this.hidden(row));
     const at = this.rows.findIndex((row) => keyOf(row) === this.active);
     [this.rows, this.page, this.error] = [rows, page, ""];
     const there = new Set(rows.map(keyOf));

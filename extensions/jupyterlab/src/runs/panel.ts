@@ -3,6 +3,7 @@
 import type { CommandRegistry } from "@lumino/commands";
 import type { Message } from "@lumino/messaging";
 import { Widget } from "@lumino/widgets";
+import { Notification } from "@jupyterlab/apputils";
 import { el, focusIn, setText } from "../../../live/src/shared/dom";
 import type { Client } from "../client";
 import { keyOf } from "../messages";
@@ -13,6 +14,7 @@ import { Filters } from "./filters";
 import { COMPARED } from "./list";
 import type { RunList } from "./list";
 import { actionsFor, buttonFor, menuOf } from "./menu";
+import { type PendingDeletions, UNDO_MS } from "./pending-deletions";
 import { RowView, setLine } from "./row";
 import { ids } from "./commands";
 
@@ -27,6 +29,7 @@ export class RunsPanel extends Widget {
   private readonly noticeText = el("span");
   private readonly noticeButton = el("button", "wb-side-button", "", { type: "button" });
   private readonly rows = new Map<string, RowView>();
+  private readonly deleted = el("div", "wb-side-deleted", "", { role: "status" });
   private readonly body = el("div", "wb-side-list", "", { role: "listbox", "aria-multiselectable": "true", tabindex: "0" });
   private readonly end = el("div", "wb-side-end");
   private readonly more = el("button", "wb-side-button", "", { type: "button" });
@@ -41,6 +44,7 @@ export class RunsPanel extends Widget {
     private readonly client: Client,
     private readonly list: RunList,
     private readonly commands: CommandRegistry,
+    private readonly deletions: PendingDeletions,
     private readonly texts: Texts,
   ) {
     super();
@@ -56,7 +60,7 @@ export class RunsPanel extends Widget {
     this.end.append(this.more);
     const scroll = el("div", "wb-side-scroll");
     scroll.append(this.body, this.end);
-    this.node.append(this.filters.root, this.notice, scroll, this.caption, this.actions);
+    this.node.append(this.filters.root, this.notice, this.deleted, scroll, this.caption, this.actions);
     this.body.addEventListener("click", (event) => this.clicked(event));
     this.body.addEventListener("dblclick", (event) => this.open(this.rowAt(event), true));
     this.body.addEventListener("keydown", (event) => this.pressed(event));
@@ -66,6 +70,7 @@ export class RunsPanel extends Widget {
       if (scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR_PX) void list.more();
     });
     list.changed.connect(this.update, this);
+    deletions.changed.connect(this.drawDeletions, this);
     client.linked.connect(this.linkChanged, this);
     client.events.connect(this.heard, this);
   }
@@ -122,6 +127,35 @@ export class RunsPanel extends Widget {
   }
 
   // -- drawing --------------------------------------------------------------------------------------------------
+
+  /** What is being deleted, with the way back; where this panel is closed, in a notification. */
+  private drawDeletions(): void {
+    const { texts, deletions, list } = this;
+    const before = this.deleted.children.length;
+    const held = focusIn(this.body) !== null || focusIn(this.deleted) !== null || focusIn(this.actions) !== null;
+    const lines = deletions.pending.map((deletion) => {
+      const runs = deletion.refs.map(({ run }) => run);
+      const undo = el("button", "wb-side-button", texts.undo, { type: "button", "aria-label": texts.undoLabel(runs), title: texts.undoHint });
+      undo.addEventListener("click", () => {
+        deletions.undo(deletion);
+        deletion.refs.forEach((ref, i) => list.select(ref, i === 0 ? "one" : "toggle")); // as it was before
+        this.drawRows();
+        (this.rows.get(list.active ?? "")?.root ?? this.body).focus();
+      });
+      const line = el("div", "", texts.deleted(runs));
+      line.append(undo);
+      return line;
+    });
+    this.deleted.replaceChildren(...lines);
+    this.deleted.hidden = lines.length === 0;
+    list.hide((row) => deletions.has(row));
+    const last = deletions.pending.at(-1);
+    if (lines.length > before && !this.isVisible && last !== undefined) {
+      const actions = [{ label: texts.undo, callback: () => deletions.undo(last) }];
+      Notification.emit(texts.deleted(last.refs.map(({ run }) => run)), "default", { autoClose: UNDO_MS, actions });
+    } else if (held && lines.length > before) this.deleted.querySelector<HTMLElement>("div:last-child > button")?.focus();
+    else if (held && focusIn(this.node) === null) (this.rows.get(list.active ?? "")?.root ?? this.body).focus();
+  }
 
   private drawRows(): void {
     const { rows, selected, active } = this.list;

@@ -23,8 +23,8 @@ export const runs: JupyterFrontEndPlugin<RunsInUse> = {
     const texts = textsOf(translator.load(DOMAIN));
     const list = new RunList((query) => client.api.runs(query));
     const inUse = new RunsInUse();
-    addCommands(app.commands, client, list, inUse, texts);
-    const panel = new RunsPanel(client, list, app.commands, texts);
+    const deletions = addCommands(app.commands, client, list, inUse, texts);
+    const panel = new RunsPanel(client, list, app.commands, deletions, texts);
     inUse.add(panel, () => list.chosen);
     app.shell.add(panel, "left", { rank: 450 });
     restorer?.add(panel, panel.id);

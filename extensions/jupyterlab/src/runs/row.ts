@@ -76,7 +76,7 @@ export class RowView {
   private more(row: ListedRow): HTMLElement[] {
     const lines: HTMLElement[] = [];
     if (row.waits) lines.push(el("div", "wb-side-muted wb-side-line", row.waits));
-    if (row.error) lines.push(el("div", "wb-side-error", row.error));
+    if (row.error) lines.push(el("div", "wb-side-error", row.error, { title: row.error }));
     const given = row.columns.map((name, i) => [name, row.cells[i] ?? ""] as const).filter(([, value]) => value !== "");
     const facts = given.map(([name, value]) => this.texts.setting(name, value));
     const origin = [row.name ? row.run : "", row.folder, row.study, row.from ? this.texts.from(row.from) : ""].filter(Boolean);

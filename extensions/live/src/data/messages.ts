@@ -99,22 +99,18 @@ export interface Pick {
   share: number | null;
 }
 
-/** A fit in the table of runs, in the words of workbench/ui/canvas/runs/runs_table.py. */
+/** A fit in the table of runs, in the words of workbench/ui/canvas/runs/runs_page.py. */
 export interface RunRow {
   run: string;
   status: string;
   from: string;
   /** Its place in a study, or "". */
   study: string;
-  loss: string;
   metric: string;
-  value: string;
+  /** Texts in the order of the columns. */
   cells: string[];
   step: number;
-  time: string;
   created: number;
-  /** Loss, validation and seconds, to sort by. */
-  order: (number | null)[];
   spark: number[];
   dots: [number, number][];
   /** Why its result is in doubt: the level of that finding, and a word or two. */
@@ -123,6 +119,51 @@ export interface RunRow {
   tags: string[];
   pinned: boolean;
   noted: boolean; // its notes lie in "notes." and its id
+}
+
+/** The runs with one value of a column: how many, and the mean and range of each column with numbers. `filter`: shows them, "": none can. */
+export interface RunGroup {
+  value: string;
+  filter: string;
+  count: number;
+  cells: string[];
+}
+
+/** The table of runs as it is seen; its rows lie in "rows.0", "rows.1", … */
+export interface RunsHead {
+  of: number;
+  parts: number;
+  columns: string[];
+  numeric: boolean[];
+  offered: string[];
+  /** Whether nobody has chosen the columns. */
+  automatic: boolean;
+  filter: string;
+  /** The mistake in the filter; "": it has none. */
+  problem: string;
+  sort: string;
+  down: boolean;
+  /** The number of the first row, of so many that match, of so many that are known. `waiting`: so many are being read; `unread`: older ones are not. */
+  start: number;
+  matching: number;
+  known: number;
+  waiting: number;
+  unread: number;
+  groupable: string[];
+  group: string;
+  groups: RunGroup[] | null;
+  explain: boolean;
+}
+
+/** Settings of runs against their results. A place on an axis is from 0 to 999, null: the run has none; the last axis is the result. */
+export interface Explained {
+  metric: string;
+  mode: "min" | "max";
+  least: number;
+  all: number;
+  axes: { name: string; choices: boolean; ends: string[] }[];
+  runs: { run: string; at: (number | null)[] }[];
+  shares: { name: string; share: number; low: number; high: number }[];
 }
 
 /** Runs that are deleted unless that is undone; due: it is too late to. */
@@ -319,13 +360,15 @@ export interface State {
   frozen?: boolean; // nothing of the followed job can be changed
   writing?: string; // where the script is about to be written; "": nowhere
   followed?: boolean; // one job of another process: cards of what it is not are left out
-  runs?: { columns: string[]; rows: RunRow[]; more: number };
+  runs?: RunsHead;
+  explained?: Explained | null;
   moving?: Partial<RunRow>[]; // the present values of runs that run
   ended?: Record<string, string>; // by run, why it cannot be continued
   unkept?: Record<string, string>; // by run, why it cannot be repeated
   deleting?: Deletion[];
   past?: { run: string; words: string }[];
-  compared?: { view: number; runs: string[]; rows: string[][]; metric: string } | null;
+  compared?: { view: number; runs: string[]; over: boolean[]; rows: string[][]; metrics: string[] } | null;
+  compared_marks?: [which: number, step: number, text: string][];
   opened?: { run: string } | null;
   queue?: { job: string; words: string; why: string }[]; // the jobs that wait for the running one to end
   rates?: string[];

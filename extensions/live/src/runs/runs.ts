@@ -1,98 +1,200 @@
-// The card of runs: a table of all runs of this folder, what differs in them, and what can be done with one or several.
+// The card of runs: a table of all runs of this folder that Python filters, sorts and pages, and what can be done with one or several.
 
 import { Card } from "../shared/card";
-import { el, setText, focusIn } from "../shared/dom";
+import { el, setText, focusIn, toggle } from "../shared/dom";
+import { ColumnChoice } from "./columns";
 import { Editor } from "./editor";
-import { found, NEWEST, ordered, type Sort } from "./sort";
+import { Explained } from "./explained";
+import { groupRows } from "./groups";
+import { type Action, RowMenu } from "./menu";
 import { Row } from "./row";
+import { TableHead } from "./table-head";
 import type { Store } from "../data/store";
-import type { RunRow } from "../data/messages";
+import type { RunRow, RunsHead } from "../data/messages";
 import { texts } from "../texts";
 
 const { runs: words } = texts;
 const MOST = 5; // as many as can be compared
+const PAGE = 50; // as in workbench/ui/canvas/runs/runs_page.py
 const ANSWER_MS = 5000; // after this time a comparison counts as refused; a notice gives the reason
-const STATES = ["all", "running", "queued", "paused", "finished", "stopped", "failed"] as const;
+const TYPING_MS = 250; // after the last key, until the filter is sent
+const LIVE = ["queued", "running", "paused"];
 
 export class Runs {
   readonly card = new Card(words.title, words.hint, "runs");
   private readonly chosen = new Set<string>();
   private readonly rows = new Map<string, Row>();
-  private readonly head = el("tr");
   private readonly table = el("table", "wb-runs-table");
   private readonly list = el("tbody");
   private readonly scroll = el("div", "wb-runs-scroll", "", { tabindex: "0", role: "region", "aria-label": words.table });
   private readonly again = el("button", "wb-tool", words.refresh, { type: "button", title: words.refreshTooltip });
-  private readonly search = el("input", "wb-runs-search", "", { type: "search", placeholder: words.searchPlaceholder, "aria-label": words.search });
-  private readonly state = el("select", "wb-runs-state", "", { "aria-label": words.statusFilter });
+  private readonly filter = el("input", "wb-runs-filter", "", { type: "search", placeholder: words.filterPlaceholder, "aria-label": words.filter, title: words.filterTooltip, spellcheck: "false" });
+  private readonly problem = el("div", "wb-runs-problem", "", { role: "status" });
+  private readonly group = el("select", "wb-runs-group", "", { "aria-label": words.groupBy });
+  private readonly columns: ColumnChoice;
+  private readonly explain: HTMLButtonElement;
+  private readonly explained: Explained;
+  private readonly pager = el("span", "wb-runs-pager", "", { role: "group", "aria-label": words.pages });
+  private readonly place = el("span");
+  private readonly back = el("button", "wb-tool", "‹", { type: "button", "aria-label": words.pageBefore, title: words.pageBefore });
+  private readonly on = el("button", "wb-tool", "›", { type: "button", "aria-label": words.pageAfter, title: words.pageAfter });
   private readonly selection = el("span", "wb-runs-selection", "", { role: "group", "aria-label": words.selection });
   private readonly selected = el("b");
   private readonly deletions = el("div", "wb-runs-deleted", "", { role: "status" });
   private readonly all = el("input", "", "", { type: "checkbox", "aria-label": words.selectAllLabel, title: words.selectAll });
-  private readonly rank = new Map<string, HTMLElement>(); // the heads by what they sort by
-  private sort: Sort;
+  private readonly head: TableHead;
+  private readonly menu = new RowMenu();
+  private shown: { head: RunsHead; rows: RunRow[] } | null = null; // the last table that is complete
   private editor: { run: string; row: Editor; order: string[] } | null = null;
-  private columns: string[] | null = null;
   private asked: { runs: string; at: number } | null = null; // the comparison that is on its way
   private told = ""; // the content of the line of deletions
+  private groups = ""; // the content of the list of columns by which runs are grouped
   private undoes = false; // the keyboard goes to Undo when that comes
+  private timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly store: Store) {
-    this.sort = store.viewOption("runs.sort", NEWEST);
+    this.head = new TableHead(store, this.all, () => this.draw());
+    this.columns = new ColumnChoice(store);
+    this.explained = new Explained(store, (run) => this.chosen.has(run), (run) => this.choose([run], !this.chosen.has(run)));
+    this.explain = toggle(words.explain, words.explainTooltip, false, (on) => store.request("see_runs", { explain: on, picked: this.picked(), start: this.start }));
     const head = el("thead");
-    head.append(this.head);
+    head.append(this.head.root);
     this.table.append(head, this.list);
     this.scroll.append(this.table);
-    this.state.append(...STATES.map((name) => el("option", "", name === "all" ? words.anyStatus : texts.status[name], { value: name })));
-    this.state.value = store.viewOption("runs.status", "all");
     const bar = el("div", "wb-runs-bar");
+    this.pager.append(this.back, this.place, this.on);
     this.selection.append(this.selected, this.ofAll(words.pin, () => this.pin()), this.ofAll(words.delete, () => this.remove(this.shownAndChosen())), this.ofAll(words.clear, () => this.choose([...this.chosen], false)));
-    bar.append(this.search, this.state, this.selection);
-    this.card.body.append(bar, this.deletions, this.scroll);
+    bar.append(this.filter, this.group, this.columns.open, this.explain, this.pager);
+    this.card.body.append(bar, this.problem, this.columns.list, this.selection, this.deletions, this.explained.root, this.scroll, this.menu.root);
     this.card.tools.append(this.again);
     this.card.root.hidden = true; // a view of a single job has no list
     this.again.addEventListener("click", () => store.request("refresh"));
-    this.search.addEventListener("input", () => this.draw());
-    this.search.addEventListener("keydown", (event) => event.stopPropagation());
-    this.state.addEventListener("change", () => {
-      store.setViewOption("runs.status", this.state.value);
-      this.draw();
+    this.filter.addEventListener("input", () => {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.see({ filter: this.filter.value }), TYPING_MS);
     });
+    this.filter.addEventListener("keydown", (event) => event.stopPropagation());
+    this.group.addEventListener("change", () => this.see({ group: this.group.value }));
+    this.back.addEventListener("click", () => this.see({ start: this.start - PAGE }));
+    this.on.addEventListener("click", () => this.see({ start: this.start + PAGE }));
     this.all.addEventListener("change", () => this.choose([...this.rows.keys()], this.all.checked));
   }
 
+  destroy(): void {
+    clearTimeout(this.timer);
+    this.explained.destroy();
+  }
+
   draw(): void {
-    const { columns = [], more = 0 } = this.store.state.runs ?? {};
-    const known = this.known();
     this.card.root.hidden = this.store.state.runs === undefined;
-    this.card.empty = known.length === 0 && !this.store.state.deleting?.length;
-    if (JSON.stringify(columns) !== JSON.stringify(this.columns)) this.name(columns);
+    this.shown = this.complete() ?? this.shown;
+    if (this.shown === null) return;
+    const { head } = this.shown;
+    const known = this.known();
+    this.card.empty = head.known === 0 && !this.store.state.deleting?.length;
+    this.drawBar(head);
+    this.head.draw();
+    this.columns.draw();
     const held = this.focused();
-    const shown = ordered(known.filter((row) => this.passes(row)), this.sort, columns);
-    if (this.editor) this.keepOrder(shown, this.editor.order);
-    const there = new Set(shown.map((row) => row.run));
+    if (this.editor) this.keepOrder(known, this.editor.order);
+    const there = new Set(known.map((row) => row.run));
     for (const [run, row] of this.rows) {
       if (there.has(run)) continue;
       row.root.remove();
       this.rows.delete(run);
-      if (!known.some((one) => one.run === run)) this.chosen.delete(run);
     }
+    for (const { runs } of this.store.state.deleting ?? []) for (const run of runs) this.chosen.delete(run);
     if (this.editor && !there.has(this.editor.run)) this.close();
-    const wanted = shown.flatMap((told) => {
+    const wanted = known.flatMap((told) => {
       let row = this.rows.get(told.run);
-      if (!row) this.rows.set(told.run, (row = new Row(this.store, told.run, { choose: (run, on) => this.choose([run], on), edit: (run) => this.edit(run), remove: (run) => this.remove([run]) })));
-      row.show(told, this.store.state.ended?.[told.run] ?? "", this.store.state.unkept?.[told.run] ?? "", this.notes(told.run));
+      if (!row) this.rows.set(told.run, (row = this.made(told.run)));
+      row.show(told, head.columns, head.numeric, this.notes(told.run));
       return this.editor?.run === told.run ? [row.root, this.editor.row.root] : [row.root];
     });
-    wanted.forEach((one, i) => {
-      if (this.list.children[i] !== one) this.list.insertBefore(one, this.list.children[i] ?? null);
-    });
-    const hidden = known.length - shown.length;
-    const older = more > 0 ? words.older(more) : "";
-    this.card.setCaption([hidden > 0 ? words.noMatch(hidden, known.length) : "", older].filter(Boolean).join(texts.separator));
+    if (head.groups) this.list.replaceChildren(...groupRows(head.group, head.groups, (filter) => this.within(filter)));
+    else {
+      this.list.querySelectorAll(".wb-run-group").forEach((row) => row.remove());
+      wanted.forEach((row, i) => {
+        if (this.list.children[i] !== row) this.list.insertBefore(row, this.list.children[i] ?? null);
+      });
+    }
     this.drawDeletions();
     this.mark();
+    this.opened();
     this.refocus(held);
+  }
+
+  private get start(): number {
+    return this.shown?.head.start ?? 0;
+  }
+
+  private see(wanted: Record<string, unknown>): void {
+    this.menu.close(false);
+    this.store.request("see_runs", wanted);
+  }
+
+  /** The runs of one group, listed. */
+  private within(filter: string): void {
+    this.filter.value = filter;
+    this.see({ filter, group: "" });
+  }
+
+  /** The table whose rows have all come; null: some are on their way. */
+  private complete(): { head: RunsHead; rows: RunRow[] } | null {
+    const head = this.store.state.runs;
+    if (!head) return null;
+    const state = this.store.state as Record<string, unknown>;
+    const parts = Array.from({ length: head.parts }, (_, i) => state[`rows.${i}`] as { of: number; rows: RunRow[] } | undefined);
+    if (parts.some((part) => part?.of !== head.of)) return null;
+    return { head, rows: parts.flatMap((part) => part!.rows) };
+  }
+
+  private drawBar(head: RunsHead): void {
+    if (focusIn(this.filter) === null) this.filter.value = head.filter;
+    setText(this.problem, head.problem && words.problem(head.problem));
+    this.problem.hidden = head.problem === "";
+    this.filter.setAttribute("aria-invalid", String(head.problem !== ""));
+    const names = head.group && !head.groupable.includes(head.group) ? [...head.groupable, head.group] : head.groupable;
+    const groups = JSON.stringify(names);
+    if (groups !== this.groups) this.group.replaceChildren(el("option", "", words.noGroups, { value: "" }), ...names.map((name) => el("option", "", words.by(name), { value: name })));
+    this.groups = groups;
+    this.group.value = head.group;
+    this.explain.setAttribute("aria-pressed", String(head.explain));
+    this.explained.draw();
+    const end = Math.min(head.matching, head.start + PAGE);
+    this.pager.hidden = head.matching <= PAGE || head.groups !== null;
+    setText(this.place, words.page(head.start + 1, end, head.matching));
+    this.back.disabled = head.start === 0;
+    this.on.disabled = end >= head.matching;
+    const hidden = head.known - head.matching;
+    this.card.setCaption([hidden > 0 ? words.noMatch(hidden, head.known) : "", head.waiting > 0 ? words.waiting(head.waiting) : "", head.unread > 0 ? words.older(head.unread) : ""].filter(Boolean).join(texts.separator));
+  }
+
+  private made(run: string): Row {
+    return new Row(this.store, run, {
+      choose: (id, on) => this.choose([id], on),
+      width: (column) => this.head.width(column),
+      menu: (id, button) => {
+        if (this.menu.isOpenFor(button)) this.menu.close(true);
+        else this.menu.open(button, words.menuLabel(id), this.actions(id));
+      },
+    });
+  }
+
+  /** What can be done with one run now. */
+  private actions(run: string): Action[] {
+    const row = this.known().find((one) => one.run === run);
+    const goes = row !== undefined && LIVE.includes(row.status);
+    const { ended, unkept } = this.store.state;
+    const ask = (what: string) => () => this.store.request(what, { run });
+    return [
+      { what: "open", text: words.open, title: words.openTooltip(run), why: "", work: ask("show") },
+      { what: "continue", text: words.continue, title: words.continueTooltip(run), why: ended?.[run] ?? "", work: ask("continue") },
+      { what: "rerun", text: words.rerun, title: words.rerunTooltip(run), why: unkept?.[run] ?? "", work: ask("rerun") },
+      { what: "export", text: words.export, title: words.exportTooltip(run), why: goes ? words.goes : "", work: ask("export") },
+      { what: "edit", text: words.edit, title: words.editTooltip(run), why: "", work: () => this.edit(run) },
+      { what: "delete", text: words.delete, title: words.deleteTooltip(run), why: goes ? words.goes : "", work: () => this.remove([run]) },
+    ];
   }
 
   /** The comparison has changed, here or in code. */
@@ -124,21 +226,16 @@ export class Runs {
     (row?.querySelector<HTMLElement>('[data-what="open"]') ?? this.scroll).focus();
   }
 
-  /** The runs as they are now: those that run with their present values, those being deleted left out. */
+  /** The rows as they are now: those that run with their present values, those being deleted left out. */
   private known(): RunRow[] {
-    const { runs, moving = [], deleting = [] } = this.store.state;
+    const { moving = [], deleting = [] } = this.store.state;
     const present = new Map(moving.map((row) => [row.run, row]));
     const gone = new Set(deleting.flatMap((one) => one.runs));
-    return (runs?.rows ?? []).filter((row) => !gone.has(row.run)).map((row) => ({ ...row, ...present.get(row.run) }));
+    return (this.shown?.rows ?? []).filter((row) => !gone.has(row.run)).map((row) => ({ ...row, ...present.get(row.run) }));
   }
 
   private notes(run: string): string {
     return (this.store.state as Record<string, unknown>)[`notes.${run}`] as string ?? "";
-  }
-
-  private passes(row: RunRow): boolean {
-    const state = this.state.value;
-    return (state === "all" || row.status.replace("?", "") === state) && found(row, this.notes(row.run), this.search.value.trim());
   }
 
   /** While a run is edited the rows stay where they are. */
@@ -160,6 +257,7 @@ export class Runs {
       setTimeout(() => this.refused(asked), ANSWER_MS);
       this.store.request("compare", { runs: wanted });
     }
+    if (this.shown?.head.explain) this.store.request("see_runs", { picked: this.picked(), start: this.start });
     this.mark();
   }
 
@@ -170,6 +268,11 @@ export class Runs {
     this.chosen.clear();
     this.store.state.compared?.runs.forEach((run) => this.chosen.add(run));
     this.mark();
+  }
+
+  /** The runs that are drawn against their results: the selected ones, or all that match. */
+  private picked(): string[] {
+    return this.chosen.size > 1 ? [...this.chosen] : [];
   }
 
   /** What is done to the selected runs is done to those in sight. */
@@ -185,7 +288,7 @@ export class Runs {
   }
 
   private remove(runs: string[]): void {
-    const live = new Set(this.known().filter((row) => ["queued", "running", "paused"].includes(row.status)).map((row) => row.run));
+    const live = new Set(this.known().filter((row) => LIVE.includes(row.status)).map((row) => row.run));
     const over = runs.filter((run) => !live.has(run));
     if (!over.length) return;
     this.store.request("delete", { runs: over });
@@ -219,7 +322,7 @@ export class Runs {
     const row = this.known().find((one) => one.run === run);
     if (!row) return;
     this.editor?.row.root.remove();
-    const editor = new Editor(this.store, row, this.notes(run), this.head.children.length, () => this.close());
+    const editor = new Editor(this.store, row, this.notes(run), this.head.root.children.length, () => this.close());
     this.editor = { run, row: editor, order: [...this.rows.entries()].sort((a, b) => at(a[1].root) - at(b[1].root)).map(([id]) => id) };
     this.draw();
     editor.focus();
@@ -230,7 +333,7 @@ export class Runs {
     const held = focusIn(row.root) !== null;
     this.editor = null;
     row.root.remove();
-    if (held) this.rows.get(run)?.root.querySelector<HTMLElement>('[data-what="edit"]')?.focus();
+    if (held) this.rows.get(run)?.root.querySelector<HTMLElement>('[data-what="more"]')?.focus();
     this.draw();
   }
 
@@ -241,45 +344,6 @@ export class Runs {
     this.all.indeterminate = count > 0 && !this.all.checked;
     this.selection.hidden = count === 0;
     setText(this.selected, count === 1 ? words.selectOneMore(count) : count > MOST ? words.tooMany(count, MOST) : words.selected(count));
-  }
-
-  private name(columns: string[]): void {
-    this.columns = columns;
-    this.head.replaceChildren();
-    this.rank.clear();
-    const select = el("th", "", "", { scope: "col" });
-    select.append(this.all);
-    this.head.append(select);
-    for (const by of ["run", "status", "", "loss", "validation", ...columns, "time", "when"]) this.head.append(this.headOf(by));
-    const actions = el("th", "", "", { scope: "col" });
-    actions.append(el("span", "wb-spoken", words.actions));
-    this.head.append(actions);
-    this.markSort();
-  }
-
-  /** The head of a column, a button that sorts by it: upwards, downwards, and back to the newest first. */
-  private headOf(by: string): HTMLElement {
-    const cell = el("th", "", "", { scope: "col" });
-    if (!by) {
-      cell.append(el("span", "wb-spoken", words.sparkline));
-      return cell;
-    }
-    const name = (words.columns as Record<string, string>)[by] ?? by;
-    const button = el("button", "wb-sort", name, { type: "button", title: words.sortBy(name) });
-    button.addEventListener("click", () => {
-      const { by: before, down } = this.sort;
-      this.sort = before !== by ? { by, down: false } : down ? NEWEST : { by, down: true };
-      this.store.setViewOption("runs.sort", this.sort);
-      this.markSort();
-      this.draw();
-    });
-    cell.append(button);
-    this.rank.set(by, cell);
-    return cell;
-  }
-
-  private markSort(): void {
-    for (const [by, cell] of this.rank) cell.setAttribute("aria-sort", by !== this.sort.by ? "none" : this.sort.down ? "descending" : "ascending");
   }
 
   private ofAll(text: string, clicked: () => void): HTMLElement {

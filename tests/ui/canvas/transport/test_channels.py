@@ -76,23 +76,20 @@ def test_samples_are_thinned_evenly_and_keep_the_newest(count: int) -> None:
     assert len(set(np.diff(kept)[:-1])) <= 1, "evenly, but for the newest"
 
 
-def test_checks_of_another_metric_than_a_loss_are_not_drawn_on_its_axis() -> None:
-    """The rule of `Comparison.chart`; and the words and the rows of a comparison say which one they are of."""
+def test_each_metric_of_compared_runs_is_drawn_by_itself() -> None:
+    """What is sent says which metrics they are, which live changes there were, and whose they are."""
     curves, mirror = PastCurves(), Mirror()
     outbox = Outbox({"compared": curves.compared})
     check = np.array([[40.0, 1.0, 2.0, 0.9]])
-    for monitors, kinds, metric in (
-        (("val_loss", "val_acc"), {0}, ""),
-        (("val_loss", "test_loss"), {0, 1}, "test_loss, val_loss"),
-        (("val_loss", ""), {0, 1}, "val_loss"),
-    ):
-        briefs = [
-            dataclasses.replace(brief(i), monitor=name, checks=check)
-            for i, name in enumerate(monitors)
-        ]
-        curves.over_one_another(outbox, briefs)
-        while (packet := outbox.take()) is not None:
-            mirror.on_event(packet.content, list(packet.buffers))
-        assert set(mirror.rows("compared")[:, 1]) == kinds
-        assert mirror.state["compared"]["metric"] == metric
-        assert mirror.state["compared"]["view"] == mirror.tables["compared"].head["view"]
+    briefs = [
+        dataclasses.replace(brief(0), history={"val_loss": check, "val_acc": check}),
+        dataclasses.replace(brief(1), history={"val_f1": check}, marks=[(20, "lr → 0.01")]),
+    ]
+    curves.over_one_another(outbox, briefs)
+    while (packet := outbox.take()) is not None:
+        mirror.on_event(packet.content, list(packet.buffers))
+    assert mirror.state["compared"]["metrics"] == ["val_loss", "val_acc", "val_f1"]
+    assert mirror.state["compared_marks"] == [[1, 20, "lr → 0.01"]]
+    rows = mirror.rows("compared")
+    assert {(which, kind) for which, kind, *_ in rows if kind} == {(0, 1), (0, 2), (1, 3)}
+    assert mirror.state["compared"]["view"] == mirror.tables["compared"].head["view"]

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.plots.training.compare import are_losses
-from workbench.runs.read import shown_status
-from workbench.runs.tables.brief import RunBrief
+from workbench.runs.read import OVER, shown_status
+from workbench.runs.tables.brief import DRAWN, RunBrief
 from workbench.runs.tables.compare import differences, names
 from workbench.ui import format, texts
 from workbench.ui.canvas.transport.channels import SentTable, Table
@@ -56,9 +55,8 @@ class PastCurves:
     """Two static tables: "past" with columns (which, updates, epochs, seconds, loss), "compared"
     with (which, kind, updates, epochs, seconds, value).
 
-    `which` is the index of the run's name; kind 0 is the smoothed training loss, 1 a validation.
-    Validations are drawn only if those of each run are of a loss, as in
-    `workbench.plots.training.compare`: another metric has another axis.
+    `which` is the index of the run's name; kind 0 is the smoothed training loss, kind k the k-th
+    of the metrics in "compared".
     """
 
     def __init__(self) -> None:
@@ -77,27 +75,33 @@ class PastCurves:
 
     def over_one_another(self, outbox: Outbox, briefs: Sequence[RunBrief]) -> None:
         """Compare these fits; none: end the comparison."""
-        metrics = sorted({brief.monitor for brief in briefs if brief.monitor})
-        checked = are_losses(metrics)
+        drawn = dict.fromkeys(name for brief in briefs for name in brief.history)
+        metrics = [*drawn][:DRAWN]
         parts = []
         for i, brief in enumerate(briefs):
-            for kind, rows in enumerate((brief.curve, brief.checks) if checked else (brief.curve,)):
-                parts.append(
-                    np.column_stack([np.full(len(rows), i), np.full(len(rows), kind), rows])
-                )
+            lines = [brief.curve, *(brief.history.get(name) for name in metrics)]
+            for kind, rows in enumerate(lines):
+                if rows is not None:
+                    parts.append(
+                        np.column_stack([np.full(len(rows), i), np.full(len(rows), kind), rows])
+                    )
         self.compared.show(_stack(parts, 6))
+        marks = [
+            [i, step, cut(text, NAME)]
+            for i, brief in enumerate(briefs)
+            for step, text in brief.marks
+        ]
+        outbox.put("compared_marks", marks)
         table = None
         if briefs:
-            metric = ", ".join(metrics) if checked else ""
-            table = _compared(briefs, metric) | {"view": self.compared.view}
+            named = [cut(name, NAME) for name in metrics]
+            table = _compared(briefs) | {"view": self.compared.view, "metrics": named}
         outbox.put("compared", table)
 
 
-def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
-    """The table below the curves: names, the settings that differ, the last values; a cell for each
-    run.
-
-    metric: the metric of the drawn validations; "": none are drawn.
+def _compared(briefs: Sequence[RunBrief]) -> dict[str, Any]:
+    """The table below the curves: names, whether each run is over, the settings that differ, the
+    last values; a cell for each run.
     """
     endings = [brief.ending for brief in briefs]
     rows = [[texts.STATUS, *(shown_status(brief.status, brief.unseen) for brief in briefs)]]
@@ -111,8 +115,8 @@ def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
     rows.append([texts.TIME, *(duration(brief.seconds) for brief in briefs)])
     return {
         "runs": [cut(name, NAME) for name in names(briefs)],
+        "over": [brief.status in OVER for brief in briefs],
         "rows": [[cut(cell, VALUE) for cell in row] for row in rows[:ROWS]],
-        "metric": cut(metric, NAME),
     }
 
 

@@ -18,8 +18,9 @@ from workbench.runs.tables.brief import COLUMNS, Fold, RunBrief
 class LiveRunBrief:
     """The brief of one run folder, updated while the run's record grows."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._tail, self._fold = folder, Tail(folder, COLUMNS), Fold()
+    def __init__(self, folder: Path, *, history: bool = False) -> None:
+        self._folder, self._history = folder, history
+        self._tail, self._fold = Tail(folder, COLUMNS), Fold(history)
         self._created: float | None = None
         """The time at which the run was made; None: nothing was read yet."""
         self.reading = False
@@ -34,7 +35,7 @@ class LiveRunBrief:
         """
         brief = RunBrief.so_far(self._folder, self._new(until), self._fold)
         if self._created not in (None, brief.created):  # a deleted run's name may be used again
-            self._tail, self._fold = Tail(self._folder, COLUMNS), Fold()
+            self._tail, self._fold = Tail(self._folder, COLUMNS), Fold(self._history)
             brief = RunBrief.so_far(self._folder, self._new(until), self._fold)
         self._created = brief.created
         if self.reading:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from workbench.runs import read
-from workbench.runs.folder.annotations import Annotations
 from workbench.runs.tables.brief import RunBrief
-from workbench.runs.tables.compare import differences
-from workbench.ui import format, texts
-from workbench.ui.canvas.metrics import is_loss
+from workbench.ui import format
 from workbench.ui.canvas.runs.run_brief import LiveRunBrief
 from workbench.ui.canvas.transport.messages import cut
 from workbench.units import duration
 
-MOST = 50
-"""How many fits are listed; if the folder has more, the card says so."""
+MOST = 1000
+"""How many fits are read, the newest first; if the folder has more, the card says so."""
 SPARK = 32
 """How many points a sparkline has, each a height from 0 to 99."""
 COLUMNS = 6
@@ -35,13 +31,11 @@ CELL, ADDED = 60, 960
 """Bytes of a cell, and of a name or a tag that the user gave."""
 EVERY = 2.0
 """Seconds between two reads of the records of running runs."""
-ROOM = 34_000
-"""Bytes of all rows; the oldest are left out beyond it."""
 
 
 class RunsTable:
     """Reads the folder in a thread of its own after `refresh`. `read_it` is called with the fits
-    read so far, newest first.
+    read so far, newest first, how many the folder has, and how many of these are still to be read.
 
     While one of them runs, in any process, another thread reads its record regularly: `moved` is
     called with the fits of which only the values have changed.
@@ -50,7 +44,7 @@ class RunsTable:
     def __init__(
         self,
         root: Path,
-        read_it: Callable[[list[RunBrief], int], None],
+        read_it: Callable[[list[RunBrief], int, int], None],
         moved: Callable[[list[RunBrief]], None],
         failed: Callable[[Exception], None],
     ) -> None:
@@ -110,10 +104,10 @@ class RunsTable:
             # for long records: show the part that is read together with the earlier rows
             if time.monotonic() > said + 0.5:
                 known = [self._known[path][1] for path in paths[at:MOST] if path in self._known]
-                self._read_it([*briefs, *known], len(paths))
+                self._read_it([*briefs, *known], len(paths), len(paths[at:MOST]) - len(known))
                 said = time.monotonic()
         self._listed = briefs, len(paths)
-        self._read_it(*self._listed)
+        self._read_it(*self._listed, 0)
 
     def _move_on(self) -> None:
         """Start the thread that updates the rows of running runs."""
@@ -162,7 +156,7 @@ class RunsTable:
         ]:
             self._moved([brief for brief in briefs if brief.status not in read.OVER])
         else:
-            self._read_it(*self._listed)
+            self._read_it(*self._listed, 0)
 
     def _brief(self, path: Path) -> RunBrief | None:
         """The brief of one folder. A record that has not grown is not read again, unless its
@@ -209,61 +203,8 @@ def fits(root: Path) -> list[Path]:
     return [path for _, path in sorted(dated, reverse=True)]
 
 
-def listed(
-    briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annotations]
-) -> dict[str, Any]:
-    """The table for the canvas, small enough for one message; `count`: how many fits there are in
-    all.
-
-    annotated: by run, the user's annotations.
-    """
-    several = len({brief.model for brief in briefs}) > 1
-    every = differences([brief.settings for brief in briefs], [brief.changes for brief in briefs])
-    differ = dict(list(every.items())[:COLUMNS])
-    measured = dict.fromkeys(name for brief in briefs for name in brief.metrics)
-    metrics = [name for name in measured if not is_loss(name)][:METRICS]
-    values = {**differ, **_of_metrics(briefs, metrics)}
-    columns = [*([texts.MODEL] if several else []), *values]
-    rows: list[dict[str, Any]] = []
-    size = 0
-    for i, brief in enumerate(briefs):
-        cells = [*([brief.model[0]] if several else []), *(column[i] for column in values.values())]
-        added = annotated.get(brief.id, Annotations())
-        row = {
-            **moving(brief),
-            "from": cut(brief.origin, CELL),
-            "study": cut(brief.study, CELL),
-            "cells": [cut(cell, CELL) for cell in cells],
-            "created": finite(brief.created) or 0,
-            "name": cut(added.name, ADDED),
-            "tags": [cut(tag, ADDED) for tag in added.tags],
-            "pinned": added.pinned,
-            "noted": bool(added.notes),
-        }
-        size += len(json.dumps(row))
-        if size > ROOM:
-            break
-        rows.append(row)
-    return {"columns": columns, "rows": rows, "more": count - len(rows)}
-
-
-def _of_metrics(briefs: Sequence[RunBrief], names: Sequence[str]) -> dict[str, list[str]]:
-    """Two columns for each of these metrics: the best and the last value of each run."""
-    columns: dict[str, list[str]] = {}
-    for name in names:
-        best = [format.number(brief.best[name]) if name in brief.best else "" for brief in briefs]
-        if any(best):
-            columns[texts.best(name)] = best
-        columns[texts.last(name)] = [
-            format.number(brief.metrics[name]) if name in brief.metrics else "" for brief in briefs
-        ]
-    return columns
-
-
 def moving(one: RunBrief) -> dict[str, Any]:
-    """The part of a run's row that changes while it runs. "order" has numbers to sort by, null
-    where a value is missing.
-    """
+    """The part of a run's row that changes while it runs, besides its cells."""
     spark, dots = _drawn(one)
     return {
         "run": one.id,
@@ -273,7 +214,6 @@ def moving(one: RunBrief) -> dict[str, Any]:
         "value": "" if one.value is None else format.number(one.value),
         "step": one.step,
         "time": duration(one.seconds),
-        "order": [finite(one.loss), finite(one.value), finite(one.seconds)],
         "spark": spark,
         "dots": dots,
         "trouble": None if one.trouble is None else [one.trouble.level, one.trouble.trouble],

@@ -1,0 +1,125 @@
+// Settings against results: parallel coordinates, a line for each run, and what part of the differences each setting explains.
+
+import { el } from "../shared/dom";
+import type { Store } from "../data/store";
+import type { Explained as Told } from "../data/messages";
+import { texts } from "../texts";
+
+const { runs: words } = texts;
+const NS = "http://www.w3.org/2000/svg";
+const HEIGHT = 224, TOP = 31, BOTTOM = 20, SIDE = 46;
+const TEXT = 6.3; // pixels of a character
+
+type Attributes = Record<string, string | number>;
+
+export class Explained {
+  readonly root = el("div", "wb-explained", "", { role: "group", "aria-label": words.explained });
+  private readonly lines = el("div", "wb-parallel");
+  private readonly bars = el("div", "wb-shares");
+  private readonly caption = el("div", "wb-caption", "", { role: "status" });
+  private told = "";
+  private readonly observer = new ResizeObserver(() => this.draw());
+
+  /** chosen: whether a run is selected; choose: selects it, or no longer. */
+  constructor(private readonly store: Store, private readonly chosen: (run: string) => boolean, private readonly choose: (run: string) => void) {
+    this.root.append(this.lines, this.bars, this.caption);
+    this.observer.observe(this.root);
+  }
+
+  destroy(): void {
+    this.observer.disconnect();
+  }
+
+  draw(): void {
+    const { explained } = this.store.state;
+    this.root.hidden = !explained;
+    if (!explained) return;
+    const chosen = explained.runs.filter(({ run }) => this.chosen(run)).map(({ run }) => run);
+    const told = JSON.stringify([explained, chosen, this.lines.clientWidth]);
+    if (told === this.told) return;
+    this.told = told;
+    this.lines.replaceChildren(...(explained.axes.length > 1 && explained.runs.length > 1 ? [this.parallel(explained, chosen)] : []));
+    this.drawShares(explained);
+    this.caption.textContent = this.said(explained);
+  }
+
+  private said({ runs, all, axes, metric, mode }: Told): string {
+    if (runs.length < 2 || axes.length < 2) return words.nothingDiffers;
+    return words.explainedCaption(runs.length, all, metric, mode === "max");
+  }
+
+  private parallel({ axes, runs, mode }: Told, chosen: string[]): SVGElement {
+    const width = Math.max(320, this.lines.clientWidth);
+    const x = (k: number) => SIDE + (k * (width - 2 * SIDE)) / Math.max(1, axes.length - 1);
+    const y = (place: number) => HEIGHT - BOTTOM - (place / 999) * (HEIGHT - TOP - BOTTOM);
+    const svg = drawn("svg", { width: "100%", height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}` });
+    const good = (at: (number | null)[]) => {
+      const place = at.at(-1) ?? null;
+      return place === null ? 0 : (mode === "max" ? place : 999 - place) / 999;
+    };
+    const sorted = [...runs].sort((a, b) => good(a.at) - good(b.at)); // the best ones lie on top
+    for (const { run, at } of sorted) svg.append(this.line(run, at, x, y, good(at), chosen.length > 0 && !chosen.includes(run)));
+    axes.forEach(({ name, ends, choices }, k) => {
+      const side = k === 0 ? "start" : k === axes.length - 1 ? "end" : "middle";
+      const place = k === 0 ? 2 : k === axes.length - 1 ? width - 2 : x(k);
+      const room = Math.max(4, Math.floor((width / axes.length - 6) / TEXT));
+      svg.append(drawn("line", { x1: x(k), x2: x(k), y1: y(999), y2: y(0), class: "wb-parallel-axis" }));
+      svg.append(written(short(name, room), place, 11, side, "wb-parallel-name", name));
+      const marks = choices ? ends.map((text, i) => [text, (999 * i) / Math.max(1, ends.length - 1)] as const) : ([[ends[0] ?? "", 0], [ends[1] ?? "", 999]] as const);
+      for (const [text, at] of marks) {
+        if (choices) svg.append(written(short(text, room), k === axes.length - 1 ? x(k) - 5 : x(k) + 5, y(at) + 4, k === axes.length - 1 ? "end" : "start", "wb-parallel-end", text));
+        else svg.append(written(short(text, room), place, at === 0 ? HEIGHT - 6 : TOP - 5, side, "wb-parallel-end", text));
+      }
+    });
+    return svg;
+  }
+
+  private line(run: string, at: (number | null)[], x: (k: number) => number, y: (place: number) => number, good: number, isPale: boolean): SVGElement {
+    const path = at.map((place, k) => (place === null ? "" : `${k > 0 && at[k - 1] !== null ? "L" : "M"}${x(k).toFixed(1)} ${y(place).toFixed(1)}`)).join("");
+    const line = drawn("path", { d: path, class: isPale ? "wb-parallel-line wb-pale" : "wb-parallel-line" });
+    (line as SVGElement & { style: CSSStyleDeclaration }).style.setProperty("--good", `${Math.round(100 * good)}%`);
+    const title = drawn("title", {});
+    title.textContent = run;
+    line.append(title);
+    line.addEventListener("click", () => this.choose(run));
+    return line;
+  }
+
+  private drawShares({ shares, least, runs }: Told): void {
+    const head = el("h5", "", words.importance, { title: words.importanceTooltip });
+    const bars = shares.map(({ name, share, low, high }) => {
+      const row = el("div", "wb-share", "", { title: words.shareTooltip(name, percent(share), percent(low), percent(high)) });
+      const bar = el("span", "wb-share-bar");
+      const [fill, range] = [el("i"), el("u")];
+      fill.style.width = `${100 * Math.min(1, share)}%`;
+      [range.style.left, range.style.width] = [`${100 * Math.min(1, low)}%`, `${100 * Math.min(1, Math.max(0, high - low))}%`];
+      bar.append(fill, range);
+      row.append(el("span", "wb-share-name", name), bar, el("span", "wb-share-value", words.share(percent(share), percent(low), percent(high))));
+      return row;
+    });
+    this.bars.replaceChildren(head, ...(shares.length ? bars : [el("div", "wb-run-from", words.tooFew(least, runs.length))]));
+  }
+}
+
+function percent(share: number): number {
+  return Math.round(100 * share);
+}
+
+function short(text: string, room: number): string {
+  return text.length <= room ? text : `${text.slice(0, Math.max(1, room - 1))}…`;
+}
+
+function drawn(tag: string, attributes: Attributes): SVGElement {
+  const made = document.createElementNS(NS, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+  return made;
+}
+
+function written(text: string, x: number, y: number, side: string, kind: string, whole: string): SVGElement {
+  const made = drawn("text", { x, y, "text-anchor": side, class: kind });
+  const title = drawn("title", {});
+  made.textContent = text;
+  title.textContent = whole;
+  made.append(title);
+  return made;
+}

@@ -1,0 +1,107 @@
+"""Conditions on runs: what they mean, and what a mistake is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.runs.tables.test_brief import events, recorded
+from workbench.runs.folder.annotations import Annotations, annotate
+from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.facts import OF_RUNS, columns_of, facts, is_missing
+from workbench.runs.tables.filter import (
+    LONGEST,
+    WORDS,
+    Facts,
+    name_in_condition,
+    parse,
+    value_in_condition,
+)
+from workbench.runs.tables.run_list import RunList
+from workbench.settings import Settings
+
+RUN: Facts = {
+    "run": "0003-fit", "lr": 1e-3, "val_loss": 0.05, "optimizer": "AdamW", "tags": ("sgd", "too low"),
+    "val/acc": 0.9, "val acc": 0.8, "gradient_clip_val": None, "pinned": True, "seed": 3,
+    "broken": float("nan"), "started": "2026-11-30 10:02", WORDS: "0003-fit\nSlow baseline\nlr=0.001",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("lr < 1e-3", False), ("lr <= 1e-3", True), ("lr<1e-2 and val_loss<0.1", True),
+        ("lr > 1 or val_loss < .1", True), ("not lr > 1", True), ("NOT (lr > 1 OR seed == 4)", True),
+        ("lr > 1 or lr > 2 and seed == 3", False), ("lr < 1 or seed == 4 and seed == 5", True),
+        ("1e-4 < lr < 1e-2", True), ("1e-4 < lr < 1e-3", False), ("0.05 == val_loss", True),
+        ("optimizer == adamw", True), ("optimizer = 'ADAMW'", True), ("optimizer != sgd", True),
+        ("tags == sgd", True), ("tags == 'too low'", True), ("tags != sgd", False), ("tags != x", True),
+        ("tags == none", False), ("val/acc > 0.85", True), ("`val acc` > 0.85", False),
+        ("gradient_clip_val == none", True), ("gradient_clip_val < 9", False), ("lr != none", True),
+        ("gradient_clip_val != 1", True), ("pinned == true", True), ("broken < 1", False),
+        ("broken > 1", False), ("lr < seed", True), ("run == 0003-fit", True), ("seed > -1", True),
+        ('started > "2026-11-29"', True), ("optimizer == 3", False), ("optimizer < 3", False),
+        ("slow 0003", True), ("baseline fast", False), ("", True),
+    ],
+)  # fmt: skip
+def test_what_a_condition_means(condition: str, holds: bool) -> None:
+    assert parse(condition, RUN)(RUN) is holds
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("lrr < 1e-3", "'lrr' is no column: near it are lr"),
+        ("lr < val_los", "'val_los' is no column: near it are val_loss"),
+        ("zzz == 3", "'zzz' is no column: the columns are named in the table"),
+        ("lr <", "after '<' a column or a value is missing"),
+        ("lr < and seed == 3", "after '<' a column or a value is missing: 'and'"),
+        ("< 3", "at the beginning a column or a value is missing"),
+        ("lr < 1 seed == 3", "after '1' comes 'seed': join two comparisons by and, or or"),
+        ("(lr < 1", "after '1' a closing parenthesis is missing"),
+        ("lr and seed == 3", "after 'lr' a comparison is missing"),
+        ("1 < 2", "is no column"),
+        ("lr < 1; print == 2", "';' has no meaning here"),
+        ("lr < __import__('os').system('x')", "is no column"),
+        ("(" * 60 + "lr < 1" + ")" * 60, "nested more than 40 deep"),
+        ("lr < 1 and " * LONGEST, f"give at most {LONGEST}"),
+    ],
+)
+def test_a_mistake_is_named(condition: str, said: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        parse(condition, RUN)
+    assert said in str(refused.value)
+
+
+def test_names_and_values_are_written_so_that_they_are_read_again() -> None:
+    for name in RUN:
+        if name != WORDS and not is_missing(RUN[name]) and name != "tags":
+            text = value_in_condition(RUN[name])
+            assert parse(f"{name_in_condition(name)} == {text}", RUN)(RUN), name
+    assert parse(f"gradient_clip_val == {value_in_condition(None)}", RUN)(RUN)
+    assert value_in_condition('it\'s "odd"') is None
+
+
+def test_the_runs_of_a_folder_are_filtered_by_what_is_known_of_them(tmp_path: Path) -> None:
+    for i, (n, lr) in enumerate(((200, 0.1), (300, 0.01), (400, 0.001)), 1):
+        place = {"id": "0009-study", "trial": i, "seed": 0, "rung": 0}
+        recorded(tmp_path, events(n, lr=lr, id=f"{i:04d}-fit"), f"{i:04d}-fit", study=place)
+    annotate(tmp_path / "runs" / "0001-fit", tags=["baseline"], notes="too fast")
+    runs = RunList.of(tmp_path)
+
+    def ids(condition: str) -> list[str]:
+        return [run.id[:4] for run in runs.filter(condition)]
+
+    assert ids("lr < 0.1") == ["0002", "0003"]
+    assert ids("updates >= 300 and val_loss < 0.01") == ["0003"]
+    assert ids("accuracy.last == 0.5 and loss < 0.009") == ["0002", "0003"]
+    assert ids("tags == baseline or trial == 3") == ["0001", "0003"]
+    assert ids("study == 0009-study and status == finished and time > 25") == ["0002", "0003"]
+    assert ids("too fast") == ["0001"]
+    assert ids("batch_size == none") == ids("lr > 1") == []
+    with pytest.raises(ValueError, match="condition='lrr < 1': 'lrr' is no column: near it are lr"):
+        runs.filter("lrr < 1")
+    known = facts(RunBrief.of(runs[0]), Annotations())
+    assert {*OF_RUNS, *Settings.model_fields} <= {*columns_of([known])}
+    assert {*OF_RUNS} <= {*known}
