@@ -51,6 +51,7 @@ from workbench.bench.study_arguments import (
 from workbench.bench.study_start import TrialBench, data_of, identity_of, length_of
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
+from workbench.engine.validation.watch import Watcher, name_of
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
 from workbench.export.file_format import ENDINGS, ExportOptions, Format, is_verified
 from workbench.export.formats.launch_file import LaunchFile, LaunchFormat, LaunchOption
@@ -92,6 +93,7 @@ from workbench.settings.spellings import attribute_hint
 from workbench.task import ranks
 from workbench.task.build import Build
 from workbench.task.errors import TaskError
+from workbench.task.lightning.unsupported import refuse_callbacks
 from workbench.task.protocol import Task
 from workbench.task.state.of_task import copy_state
 from workbench.task.supervised import MakeOptimizer, Supervised
@@ -240,6 +242,7 @@ class Workbench(TrialBench):
             warnings.warn(warning, stacklevel=2)
         super().__init__(prepared, recipe, folder, listeners if writes else (), following)
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
+        self._watched: list[Watcher] = []
 
     @classmethod
     def _of(
@@ -256,7 +259,7 @@ class Workbench(TrialBench):
         bench = cls.__new__(cls)
         BenchBase.__init__(bench, prepared, recipe, root, (), recipe.trackers)
         bench._site, bench._sites = site, {}
-        bench._sets = [sets]
+        bench._sets, bench._watched = [sets], []
         bench._closing = [follower.close for follower in recipe.trackers]
         return bench
 
@@ -326,6 +329,7 @@ class Workbench(TrialBench):
             self._task, chosen, self._start, origin, [] if self._sites else self._export_notes()
         )
         work.halt = self._halt
+        work.watched = tuple(self._watched)
         site = self._site.until(sys._getframe(1), self)
         job = self._submit(
             "fit",
@@ -946,6 +950,43 @@ class Workbench(TrialBench):
         the returned function to end that.
         """
         return self._listeners.add(listener)
+
+    def watch(self, function: Watcher) -> Callable[[], None]:
+        """Look at predictions while fits train: `function(batch, outputs)` is called with the first
+        batch of each validation, from the next fit on. What it returns is shown in the panel under
+        Samples and kept in the run: `run.samples`. Call what this returns to end it.
+
+        It gets copies on the CPU of the batch and of what the model returned (of a LightningModule:
+        its `validation_step`). It returns an image (a tensor or array CHW, HWC, NCHW or NHWC, or
+        one of PIL), a text, a figure of matplotlib or plotly, or a list or dict of these, whose
+        keys become labels. The run has the same losses with and without it. An error in it becomes
+        one message, and the run continues. Of several ranks only the first one calls it; with FSDP
+        it must not call the model.
+        """
+        refuse_callbacks(function, "watch")
+        if not callable(function) or isinstance(function, (type, torch.nn.Module)):
+            raise TaskError(
+                f"watch({shown(function)}): give a function of a batch and the model's outputs, def"
+                " f(batch, outputs), that returns images or texts. Gradients and weights are"
+                " measured without it (track_grad_norm, track_update_ratio)."
+            )
+        with contextlib.suppress(TypeError, ValueError):  # not every callable has a signature
+            signature = inspect.signature(function)
+            try:
+                signature.bind(None, None)
+            except TypeError:
+                raise TaskError(
+                    f"watch: {name_of(function)}{signature} cannot be called with a batch and the"
+                    " model's outputs: def f(batch, outputs)."
+                ) from None
+        self._watched.append(function)
+        self._listeners.notify(Called(line("watch", {}, Name(name_of(function)))))
+
+        def end() -> None:
+            if function in self._watched:
+                self._watched.remove(function)
+
+        return end
 
     def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when the bench has closed; call the returned function to cancel

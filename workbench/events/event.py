@@ -35,6 +35,7 @@ from workbench.events.training import (
     Resumed,
     RunEnded,
     RunStarted,
+    Sampled,
     Saved,
     StatusChanged,
     StepsDone,
@@ -47,6 +48,7 @@ Event = (
     | StepsDone
     | TimeSpent
     | Validated
+    | Sampled
     | Logged
     | Saved
     | Resumed

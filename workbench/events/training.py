@@ -200,6 +200,19 @@ class Validated:
 
 
 @dataclass(frozen=True, slots=True)
+class Sampled:
+    """A function of `bench.watch` was called at a validation, after `step` updates. The pictures
+    and texts that it returned are in `file` of the run's folder `samples/`.
+    """
+
+    step: int
+    epoch: int
+    name: str
+    """The function's name."""
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
 class Logged:
     """What the model logged over an epoch of training, after `step` updates (`self.log(…,
     on_epoch=True)`).
