@@ -62,6 +62,7 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
     "TimeSpent": st.builds(ev.TimeSpent, COUNT, FLOAT, METRICS),
     "Validated": st.builds(ev.Validated, COUNT, COUNT, METRICS, NAMES),
     "Logged": st.builds(ev.Logged, COUNT, COUNT, METRICS, NAMES),
+    "Sampled": st.builds(ev.Sampled, COUNT, COUNT, TEXT, TEXT),
     "Saved": st.builds(
         ev.Saved, COUNT, COUNT, TEXT, st.booleans(), st.one_of(st.none(), TEXT), MAYBE
     ),

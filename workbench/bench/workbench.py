@@ -51,7 +51,7 @@ from workbench.bench.study_arguments import (
 from workbench.bench.study_start import TrialBench, data_of, identity_of, length_of
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
-from workbench.engine.validation.watch import Watcher, name_of
+from workbench.engine.validation.watch import Watcher, name_of, uncallable
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
 from workbench.export.file_format import ENDINGS, ExportOptions, Format, is_verified
 from workbench.export.formats.launch_file import LaunchFile, LaunchFormat, LaunchOption
@@ -970,15 +970,12 @@ class Workbench(TrialBench):
                 " f(batch, outputs), that returns images or texts. Gradients and weights are"
                 " measured without it (track_grad_norm, track_update_ratio)."
             )
-        with contextlib.suppress(TypeError, ValueError):  # not every callable has a signature
-            signature = inspect.signature(function)
-            try:
-                signature.bind(None, None)
-            except TypeError:
-                raise TaskError(
-                    f"watch: {name_of(function)}{signature} cannot be called with a batch and the"
-                    " model's outputs: def f(batch, outputs)."
-                ) from None
+        why = uncallable(function)
+        if why:
+            raise TaskError(
+                f"watch: {name_of(function)}{why} cannot be called with a batch and the model's"
+                " outputs: def f(batch, outputs)."
+            )
         self._watched.append(function)
         self._listeners.notify(Called(line("watch", {}, Name(name_of(function)))))
 

@@ -75,6 +75,7 @@ class RunCanvas(Canvas):
         super().__init__()
         self._folder, self._tail = entry.summary.path, Tail(entry.summary.path)
         self._model.findings.root = entry.root.path
+        self._model.samples.folder = entry.summary.path
         self._looked = 0.0
 
     def _fold(self) -> None:

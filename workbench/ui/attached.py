@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, Unpack
 
 from workbench.events import Changed, Event, Message, RunEnded, RunStarted, Status, StatusChanged
@@ -40,6 +41,8 @@ class AttachedJob(Protocol):
     def status(self) -> Status: ...
     @property
     def settings(self) -> Any: ...
+    @property
+    def recorded_in(self) -> Path: ...
     def done(self) -> bool: ...
     def stop(self) -> None: ...
     def pause(self) -> None: ...
@@ -89,6 +92,7 @@ class AttachedPanel(PanelBase):
         reachable(self.canvas)
         heard_whole(self.canvas, self._lock)
         put("followed", True)
+        self.canvas.samples_in(job.recorded_in)
         job.on_request(lambda code: self.canvas.put("code", cut(code, 2000)))
         self.canvas.on_request = self._asked
         self.canvas.observe(lambda change: self._dragged("lr", change["new"]), "marker")

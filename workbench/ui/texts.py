@@ -480,6 +480,13 @@ def not_training(job: str) -> str:
     return f"{job} does not train now: nothing in it can be changed."
 
 
+SAMPLES_GONE = "Its file is gone: a run keeps 64 MB of samples, or its folder was moved."
+
+
+def samples_unreadable(why: str) -> str:
+    return f"Its file cannot be read: {why}."
+
+
 def not_of_attached(message: object) -> str:
     return f"{message!r} is not available for a job of another process."
 

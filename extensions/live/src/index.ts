@@ -8,6 +8,7 @@ import "./status/status.css";
 import "./training/training.css";
 import "./gradients/gradients.css";
 import "./controls/controls.css";
+import "./samples/samples.css";
 import "./runs/runs.css";
 import "./lr-finder/lr-finder.css";
 import "./batch-size/batch-size.css";

@@ -261,6 +261,18 @@ export const texts = {
     part: (name: string, share: string) => `${name} ${share}`,
   },
 
+  samples: {
+    title: "Samples",
+    hint: "bench.watch(f) shows here what f(batch, outputs) returns at each validation: images, texts, a figure.",
+    at: (step: number, epoch: number) => `at update ${step}, epoch ${epoch}`,
+    earlier: "The validation before",
+    later: "The next validation",
+    newest: "newest",
+    newestTooltip: "Follow the newest validation",
+    slider: "Validation",
+    leftOut: (n: number) => `${count(n, "more was", "more were")} left out.`,
+  },
+
   norm: {
     title: "Total gradient norm",
     hint: "While a model trains, the total gradient norm and the clip value appear here.",
@@ -417,7 +429,7 @@ export const texts = {
   drawer: {
     label: "Details",
     tabs: {
-      gradients: "Gradients and clipping", pace: "Speed and time", settings: "All settings", runs: "Runs",
+      samples: "Samples", gradients: "Gradients and clipping", pace: "Speed and time", settings: "All settings", runs: "Runs",
     },
   },
 

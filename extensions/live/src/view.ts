@@ -21,6 +21,7 @@ import { type Drawer as Drawn, DrawScheduler } from "./draw-scheduler";
 import { ProgressLine } from "./status/progress";
 import { Queue } from "./status/queue";
 import { RecordedRun } from "./runs/recorded-run";
+import { Samples } from "./samples/samples";
 import { Runs } from "./runs/runs";
 import { BatchSize } from "./batch-size/batch-size";
 import { Drawer, type TabName } from "./stage/drawer";
@@ -57,6 +58,7 @@ export function show(store: Store, host: HTMLElement): () => void {
   const runs = new Runs(store);
   const compare = new Compare(store, colours);
   const health = new Health(store);
+  const samples = new Samples(store);
   const time = new TimeSpent(store);
   const lost = new KernelEnded(store);
   const opened = new RecordedRun(store, (run) => runs.focus(run));
@@ -64,7 +66,7 @@ export function show(store: Store, host: HTMLElement): () => void {
   const script = new Script(store);
   const stage = new Stage(store, { find_batch_size: sizes.card, find_lr: finder.card, fit: loss.card });
   const drawer = new Drawer(store, {
-    gradients: [norm.card.root, heat.card.root], pace: [pace.card.root, time.card.root],
+    samples: [samples.card.root], gradients: [norm.card.root, heat.card.root], pace: [pace.card.root, time.card.root],
     settings: [form.root], runs: [compare.card.root, runs.card.root],
   });
   const timeline = new Timeline(store);
@@ -84,7 +86,7 @@ export function show(store: Store, host: HTMLElement): () => void {
     { topics: ["form", "field", "buttons"], draw: () => form.draw(), shown: within("settings") },
     { topics: ["drawer"], draw: () => (form.follow(), bar.draw()) },
     { topics: ["stage", "answers", "followed"], draw: () => stage.draw() },
-    { topics: ["drawer", "followed"], draw: () => drawer.draw() },
+    { topics: ["drawer", "followed", "samples"], draw: () => drawer.draw() },
     { topics: ["compared", "followed"], draw: () => (drawer.compare(), runs.compared()) },
     { topics: ["progress", "said", "memory", "health"], draw: () => progress.draw() },
     { topics: ["timeline", "opened"], draw: () => timeline.draw() },
@@ -97,6 +99,7 @@ export function show(store: Store, host: HTMLElement): () => void {
     { topics: ["compared"], draw: () => compare.draw(), plot: true, shown: within("runs") },
     { topics: ["opened", "runs"], draw: () => (opened.draw(), runs.opened()) },
     { topics: ["health", "failure", "progress"], draw: () => health.draw() },
+    { topics: ["samples", "sample", "still"], draw: () => samples.draw(), shown: within("samples") },
     { topics: ["time"], draw: () => time.draw(), shown: within("pace") },
     { topics: ["fit", "heat", "map", "picks", "broken", "ratios"], draw: () => heat.draw(), plot: true, shown: within("gradients") },
     { topics: ["clock"], draw: () => pace.draw(), plot: true, shown: within("pace") },

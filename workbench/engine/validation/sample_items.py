@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import struct
-import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,7 +19,6 @@ _DEEPEST = 4
 """The most dicts and lists within one another."""
 _CHANNELS = (1, 3, 4)
 """Grey, RGB, RGBA."""
-_INCHES = 12.0
 
 
 def items_of(returned: Any, name: str) -> tuple[list[Item], int]:
@@ -141,18 +138,10 @@ def _png(array: NDArray[np.uint8]) -> bytes:
 
 
 def _figure(figure: Any) -> bytes:
-    """A matplotlib figure as PNG. It is closed, since each validation makes another."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    """A matplotlib figure, which has imported matplotlib, as PNG."""
+    from workbench.plots.drawing.picture import closed_png
 
-    target = io.BytesIO()
-    width, height = figure.get_size_inches()
-    dpi = min(figure.dpi, SIDE / max(width, height, 1e-3))
-    FigureCanvasAgg(figure)  # a window's canvas can be drawn in the main thread only
-    figure.savefig(target, format="png", dpi=dpi)
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    if pyplot is not None:
-        pyplot.close(figure)
-    return target.getvalue()
+    return closed_png(figure, SIDE)
 
 
 def _plotly(figure: Any, name: str) -> bytes:

@@ -317,9 +317,7 @@ class ValidationSchedule:
         """
         session = self._session
         seen = _UntilStop(session.ranks, sets(), control)
-        metrics = validate(
-            session, seen, aside=aside, cut=lambda: seen.stopped, watch=self.watch
-        )
+        metrics = validate(session, seen, aside=aside, cut=lambda: seen.stopped, watch=self.watch)
         for event in () if self.watch is None else self.watch.take():
             control.recorder.add(event)
         if not seen.stopped and session.average is not None and session.average.count:

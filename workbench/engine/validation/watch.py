@@ -5,6 +5,7 @@ folder.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -111,6 +112,21 @@ class Watch:
 def name_of(function: Watcher) -> str:
     """The name of a function for the user; of an object that can be called, its class's."""
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+def uncallable(function: Watcher) -> str:
+    """The signature of a function that cannot be called with two arguments; "": it can, or has
+    none that is known.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        return str(signature)
+    return ""
 
 
 def _on_cpu(value: Any) -> Any:

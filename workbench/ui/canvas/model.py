@@ -27,6 +27,7 @@ from workbench.events import (
     Resumed,
     RunEnded,
     RunStarted,
+    Sampled,
     Saved,
     SearchEnded,
     SettingsSet,
@@ -55,6 +56,7 @@ from workbench.ui.canvas.metrics import BUCKETS as METRIC_BUCKETS
 from workbench.ui.canvas.metrics import Metrics
 from workbench.ui.canvas.progress import ProgressLine
 from workbench.ui.canvas.runs.past_curves import PastCurves
+from workbench.ui.canvas.samples import Samples as PredictionSamples
 from workbench.ui.canvas.searches.answers import Answers
 from workbench.ui.canvas.searches.batch_sizes import BatchSizeSearch
 from workbench.ui.canvas.searches.sweeps import EARLIER, EARLIER_POINTS, POINTS, LRSweeps
@@ -71,6 +73,7 @@ MEASURED = 12
 """How many metrics of a validation or a test the progress line shows."""
 TABS = {
     "gradients": ("heat", "map", "broken", "ratios", "picks", "picked", "clips", "norm"),
+    "samples": ("sample",),
     "pace": ("time",),
     "settings": ("form",),
     "runs": ("runs", "moving", "ended", "unkept", "deleting", "notes"),
@@ -122,6 +125,7 @@ class CanvasModel:
         self._clock = Clock(clock)
         self.findings = Findings(self.outbox)
         self._time = TimeShares(self.outbox)
+        self.samples = PredictionSamples(self.outbox)
         self._run: RunStarted | None = None
         self._measured: Mapping[str, float] = {}
         """The metrics of a validation or test job, which has no card."""
@@ -144,6 +148,8 @@ class CanvasModel:
                 self._validated(event)
             case Logged():
                 self._logged(event)
+            case Sampled():
+                self.samples.add(event)
             case Saved():
                 self._progress.saved(event)
             case Changed():
@@ -190,6 +196,7 @@ class CanvasModel:
         self._rates.start()
         self._metrics.start()
         self._clock.start(None)
+        self.samples.clear()
         self.sweep.clear()
         self._sizes.clear()
         self._progress.clear()
@@ -203,6 +210,7 @@ class CanvasModel:
         message.
         """
         self._gradients.settle()
+        self.samples.settle()
 
     def look(self, message: dict[str, Any]) -> bool:
         """Change a view for a request; False: the request is about something else."""
@@ -210,6 +218,10 @@ class CanvasModel:
             case {"what": "drawer", "tab": str(tab)}:
                 closed = (names for name, names in TABS.items() if name != tab)
                 self.outbox.hold(chain.from_iterable(closed))
+                self.samples.opened(tab == "samples")
+                return True
+            case {"what": "samples", "place": int(place)}:
+                self.samples.show(place)
                 return True
         return self._gradients.look(message)
 
@@ -240,6 +252,7 @@ class CanvasModel:
             self._rates.start()
             self._metrics.start()
             self._clock.start(event)
+            self.samples.start(event)
         elif event.kind == "find_lr":
             self.sweep.start(event)
         elif event.kind == "find_batch_size":

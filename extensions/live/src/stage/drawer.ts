@@ -32,11 +32,11 @@ export class Drawer {
     return this.store.tab === name;
   }
 
-  /** A single job of another process has no settings and no list of runs; several that are compared have their comparison. */
+  /** Samples are there where somebody watches. A single job of another process has no settings and no list of runs; several that are compared have their comparison. */
   draw(): void {
-    const { followed = false, compared } = this.store.state;
+    const { followed = false, compared, samples } = this.store.state;
     for (const [name, { button, panel }] of this.tabs) {
-      button.hidden = followed && (name === "settings" || (name === "runs" && !compared));
+      button.hidden = name === "samples" ? !samples : followed && (name === "settings" || (name === "runs" && !compared));
       panel.hidden = button.hidden || !this.shows(name);
       button.setAttribute("aria-expanded", String(!panel.hidden));
     }
