@@ -29,6 +29,7 @@ from workbench.events.searches import (
 from workbench.events.training import (
     Changed,
     Checksums,
+    LayersMeasured,
     Logged,
     Message,
     Observed,
@@ -49,6 +50,7 @@ Event = (
     | TimeSpent
     | Validated
     | Sampled
+    | LayersMeasured
     | Logged
     | Saved
     | Resumed

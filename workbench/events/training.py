@@ -213,6 +213,52 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class Histogram:
+    """How values are distributed: the counts of equally wide bins from `low` to `high`.
+
+    Of more than 65536 values, evenly spaced ones are counted.
+    """
+
+    low: float
+    high: float
+    counts: tuple[int, ...]
+    not_finite: int = 0
+    """How many values were not finite; no bin has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerHistograms:
+    """A layer, a parameter by its name, in one update.
+
+    `activations`: what its module returned for the first batch; where an activation function
+    (`function`: "ReLU") takes that, what the function returned. None: the module was not called.
+    """
+
+    name: str
+    weights: Histogram
+    activations: Histogram | None = None
+    function: str = ""
+    dead: float | None = None
+    """The share of its module's units that got no gradient from any sample of the batch."""
+    saturated: float | None = None
+    """The share of values near an end of the function's range, where it is flat ("Tanh",
+    "Sigmoid"); None: the function has no two ends.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class LayersMeasured:
+    """The weights and activations of some layers were measured (`job.histograms()`), after `step`
+    updates.
+    """
+
+    step: int
+    layers: tuple[LayerHistograms, ...]
+    left_out: int = 0
+    """How many more layers were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Logged:
     """What the model logged over an epoch of training, after `step` updates (`self.log(…,
     on_epoch=True)`).

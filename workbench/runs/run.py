@@ -20,6 +20,7 @@ from workbench.events import (
     REPEATS,
     Changed,
     Event,
+    LayersMeasured,
     Message,
     Resumed,
     RunStarted,
@@ -215,6 +216,13 @@ class Run(RunRecord):
         A run keeps 64 MB of them; beyond that every second validation is removed.
         """
         return kept(self.outline, self.folder)
+
+    @property
+    def histograms(self) -> tuple[LayersMeasured, ...]:
+        """What `job.histograms()` has measured, oldest first: of each of the `.layers` its weights
+        and activations, and the shares that are dead and saturated.
+        """
+        return tuple(e for e in self.outline if isinstance(e, LayersMeasured))
 
     @property
     def checkpoints(self) -> list[Checkpoint]:

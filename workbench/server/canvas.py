@@ -162,4 +162,6 @@ def change_of(message: Mapping[str, Any]) -> dict[str, Any] | None:
             return {"type": "Change", "values": {"track_update_ratio": on}}
         case {"what": "use_clip", "value": float(clip) | int(clip)}:
             return {"type": "Change", "values": {"gradient_clip_val": clip}}
+        case {"what": "histograms", "layers": list(layers)}:
+            return {"type": "Histograms", "layers": layers}
     return None

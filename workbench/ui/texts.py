@@ -283,6 +283,7 @@ ACTIONS = {
     "monitor": "Monitor",
     "remedy": "Health",
     "measure_ratios": "Measure",
+    "histograms": "Measure layers",
 }
 
 
@@ -478,6 +479,10 @@ NOT_BUILT = (
 
 def not_training(job: str) -> str:
     return f"{job} does not train now: nothing in it can be changed."
+
+
+def layers_left_out(count: int) -> str:
+    return f"{count} more layers were not measured: pick rows of the map." if count else ""
 
 
 SAMPLES_GONE = "Its file is gone: a run keeps 64 MB of samples, or its folder was moved."

@@ -337,6 +337,19 @@ export const texts = {
     reading: (value: string, update: string) => ` · ${value} · update ${update}`,
   },
 
+  histograms: {
+    title: "Weights and activations",
+    hint: "While a model trains, Measure layers shows here how weights and activations are distributed, and which units are dead or saturated.",
+    measure: "Measure layers",
+    measurePicked: (n: number) => `Measure ${count(n, "picked row", "picked rows")}`,
+    measureTooltip: "Measure in the next update: the layers drawn as lines, or all where there are none. Nothing is measured otherwise",
+    columns: ["layer", "weights", "activations", "dead", "saturated"],
+    after: (name: string) => `after ${name}`,
+    notFinite: (n: number) => `${n} not finite`,
+    deadTooltip: "Units that got no gradient from any sample of the batch",
+    saturatedTooltip: "Values near an end of the activation function's range, where it is flat and hardly passes a gradient",
+  },
+
   runs: {
     title: "Runs",
     hint: "Every run is listed here as soon as it begins, with what you can do with it.",

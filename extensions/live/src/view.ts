@@ -7,6 +7,7 @@ import { LRFinder } from "./lr-finder/lr-finder";
 import { Health } from "./status/health";
 import { HeatMap } from "./gradients/heat-map";
 import { Loss } from "./training/loss";
+import { Histograms } from "./gradients/histograms";
 import { KernelEnded } from "./status/kernel-ended";
 import { Form } from "./controls/form";
 import { Header } from "./controls/header";
@@ -54,6 +55,7 @@ export function show(store: Store, host: HTMLElement): () => void {
   const norm = new Norm(store, colours, axis, hover);
   const pace = new Speed(store, colours, axis, hover);
   const heat = new HeatMap(store, colours, axis, hover);
+  const histograms = new Histograms(store);
   const sizes = new BatchSize(store, colours);
   const runs = new Runs(store);
   const compare = new Compare(store, colours);
@@ -66,7 +68,7 @@ export function show(store: Store, host: HTMLElement): () => void {
   const script = new Script(store);
   const stage = new Stage(store, { find_batch_size: sizes.card, find_lr: finder.card, fit: loss.card });
   const drawer = new Drawer(store, {
-    samples: [samples.card.root], gradients: [norm.card.root, heat.card.root], pace: [pace.card.root, time.card.root],
+    samples: [samples.card.root], gradients: [norm.card.root, heat.card.root, histograms.card.root], pace: [pace.card.root, time.card.root],
     settings: [form.root], runs: [compare.card.root, runs.card.root],
   });
   const timeline = new Timeline(store);
@@ -102,6 +104,7 @@ export function show(store: Store, host: HTMLElement): () => void {
     { topics: ["samples", "sample", "still"], draw: () => samples.draw(), shown: within("samples") },
     { topics: ["time"], draw: () => time.draw(), shown: within("pace") },
     { topics: ["fit", "heat", "map", "picks", "broken", "ratios"], draw: () => heat.draw(), plot: true, shown: within("gradients") },
+    { topics: ["histograms", "picks", "progress", "still"], draw: () => histograms.draw(), shown: within("gradients") },
     { topics: ["clock"], draw: () => pace.draw(), plot: true, shown: within("pace") },
     { topics: ["fit", "clips", "norm", "changes", "picked", "picks"], draw: () => norm.draw(), plot: true, shown: within("gradients") },
     // When a job ends, the plots that were kept for the keyboard's focus are drawn again.

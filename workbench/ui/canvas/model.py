@@ -18,6 +18,7 @@ from workbench.events import (
     DecaySearchEnded,
     DecayTrial,
     Deleted,
+    LayersMeasured,
     Logged,
     Message,
     ProfileEnded,
@@ -50,6 +51,7 @@ from workbench.ui.canvas.clock import ROWS as CLOCK_ROWS
 from workbench.ui.canvas.clock import Clock
 from workbench.ui.canvas.findings import Findings
 from workbench.ui.canvas.gradients.gradients import Gradients
+from workbench.ui.canvas.gradients.histograms import Histograms
 from workbench.ui.canvas.gradients.layers import Layers
 from workbench.ui.canvas.learning_rates import BUCKETS, Rates
 from workbench.ui.canvas.metrics import BUCKETS as METRIC_BUCKETS
@@ -72,7 +74,17 @@ shows: the last ones.
 MEASURED = 12
 """How many metrics of a validation or a test the progress line shows."""
 TABS = {
-    "gradients": ("heat", "map", "broken", "ratios", "picks", "picked", "clips", "norm"),
+    "gradients": (
+        "heat",
+        "map",
+        "broken",
+        "ratios",
+        "picks",
+        "picked",
+        "clips",
+        "norm",
+        "histograms",
+    ),
     "samples": ("sample",),
     "pace": ("time",),
     "settings": ("form",),
@@ -125,6 +137,7 @@ class CanvasModel:
         self._clock = Clock(clock)
         self.findings = Findings(self.outbox)
         self._time = TimeShares(self.outbox)
+        self._histograms = Histograms(self.outbox)
         self.samples = PredictionSamples(self.outbox)
         self._run: RunStarted | None = None
         self._measured: Mapping[str, float] = {}
@@ -148,6 +161,8 @@ class CanvasModel:
                 self._validated(event)
             case Logged():
                 self._logged(event)
+            case LayersMeasured():
+                self._histograms.measured(event)
             case Sampled():
                 self.samples.add(event)
             case Saved():
@@ -197,6 +212,7 @@ class CanvasModel:
         self._metrics.start()
         self._clock.start(None)
         self.samples.clear()
+        self._histograms.clear()
         self.sweep.clear()
         self._sizes.clear()
         self._progress.clear()
@@ -253,6 +269,7 @@ class CanvasModel:
             self._metrics.start()
             self._clock.start(event)
             self.samples.start(event)
+            self._histograms.clear()
         elif event.kind == "find_lr":
             self.sweep.start(event)
         elif event.kind == "find_batch_size":
