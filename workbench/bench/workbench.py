@@ -53,7 +53,8 @@ from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
 from workbench.engine.validation.watch import Watcher, name_of, uncallable
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
-from workbench.export.file_format import ENDINGS, ExportOptions, Format, is_verified
+from workbench.export.errors import ExportError
+from workbench.export.file_format import ENDINGS, PAGES, ExportOptions, Format, is_verified
 from workbench.export.formats.launch_file import LaunchFile, LaunchFormat, LaunchOption
 from workbench.export.inputs.task import refusal
 from workbench.export.source.capture import CallSite
@@ -661,7 +662,8 @@ class Workbench(TrialBench):
         verify: bool = True,
     ) -> Path:
         """Write a script that repeats a run (None: the last finished fit), with its starting
-        weights beside it.
+        weights beside it. A path that ends in .html gets the run as one page instead: the panel's
+        plots, settings and results, for a browser without a server; no other argument goes with it.
 
         torch and accelerate are all it needs beyond what your own code imports. `ExportError` names
         what cannot be resolved. A warning names a statement that the script does not have, and what
@@ -691,9 +693,11 @@ class Workbench(TrialBench):
         its own files alone, and compare its losses with the run's. It takes 5 to 10 seconds. The
         result is printed; a difference is a warning with its possible causes. False: leave it out.
         """
-        self._check_idle("export")
+        file = Path(path).expanduser()
+        if file.suffix.lower() not in PAGES:
+            self._check_idle("export")
         if not self._writes:
-            return Path(path).expanduser()
+            return file
         chosen = run_to_export(run, self.root, self.jobs)
         arguments = {
             "run": None if run is None else chosen.id,
@@ -709,8 +713,16 @@ class Workbench(TrialBench):
         said: dict[str, Any] = {name: value for name, value in arguments.items() if value}
         if not verify:
             said["verify"] = False
+        if file.suffix.lower() in PAGES and (wrong := said.keys() - {"run", "verify"}):
+            raise ExportError(
+                f"{file.name} is a page with the run's plots, and not a script: leave out"
+                f" {', '.join(sorted(wrong))}."
+            )
         self._listeners.notify(Called(line("export", said, str(path))))
-        file = Path(path).expanduser()
+        if file.suffix.lower() in PAGES:
+            from workbench.ui.page import write_run
+
+            return write_run(file, chosen)
         sentences = tuple(found_by(chosen, self.root)) if evidence else ()
         options = ExportOptions(sentences, format, data, base, resume, checks, log_file, tracker)
         self._write_script(file, chosen, options, verify)

@@ -74,18 +74,14 @@ class LayerProbe:
     def open(self) -> None:
         """Set the hooks."""
         names = {id(parameter): name for name, parameter in self._weights.items()}
-        parts = dict.fromkeys(part for root in self._modules for part in root.modules())
-        for part in parts:
-            layers = [names[id(p)] for p in part._parameters.values() if id(p) in names]
-            if layers and not isinstance(part, ParametrizationList):
-                passed = self._passes[part] = _Pass()
+        for module in dict.fromkeys(m for root in self._modules for m in root.modules()):
+            layers = [names[id(p)] for p in module._parameters.values() if id(p) in names]
+            if layers and not isinstance(module, ParametrizationList):
+                passed = self._passes[module] = _Pass()
                 self._by_layer |= dict.fromkeys(layers, passed)
-                self._handles.append(part.register_forward_hook(self._layer))
-        self._handles += [
-            part.register_forward_hook(self._activation)
-            for part in parts
-            if isinstance(part, (*_BOUNDED, *_OTHERS))
-        ]
+                self._handles.append(module.register_forward_hook(self._layer))
+            if isinstance(module, (*_BOUNDED, *_OTHERS)):
+                self._handles.append(module.register_forward_hook(self._activation))
 
     def close(self) -> tuple[LayerHistograms, ...]:
         """Remove the hooks; returns what they have seen."""

@@ -481,6 +481,10 @@ def not_training(job: str) -> str:
     return f"{job} does not train now: nothing in it can be changed."
 
 
+def not_drawn(run: str, count: int) -> str:
+    return f"{count} events of {run} cannot be drawn: its record is damaged. The page has the rest."
+
+
 def layers_left_out(count: int) -> str:
     return f"{count} more layers were not measured: pick rows of the map." if count else ""
 

@@ -17,6 +17,8 @@ import { Store } from "./data/store";
 import { texts } from "./texts";
 import { show } from "./view";
 
+export { showStill } from "./still";
+
 export default () => {
   let store: Store | null = null;
   return {

@@ -94,7 +94,10 @@ export function show(store: Store, host: HTMLElement): () => void {
     { topics: ["timeline", "opened"], draw: () => timeline.draw() },
     { topics: ["queue"], draw: () => queue.draw() },
     { topics: ["script", "writing"], draw: () => script.draw() },
-    { topics: ["followed"], draw: () => root.toggleAttribute("data-followed", store.state.followed === true) },
+    { topics: ["followed", "still"], draw: () => {
+      root.toggleAttribute("data-followed", store.state.followed === true);
+      root.toggleAttribute("data-still", store.state.still === true);
+    } },
     { topics: ["curve", "earlier", "swept", "raced", "earlier_curves"], draw: () => finder.draw(), plot: true, shown: on("find_lr") },
     { topics: ["fit", "val", "changes", "past", "rates", "metrics", "clock"], draw: () => loss.draw(), plot: true, shown: on("fit") },
     { topics: ["runs", "moving", "ended", "unkept", "deleting", "notes"], draw: () => runs.draw(), shown: within("runs") },
