@@ -124,7 +124,12 @@ def test_optuna_reads_its_trials(study: wb.Study) -> None:
 def test_it_is_a_page_with_the_losses_of_its_best_trials(study: wb.Study, tmp_path: Path) -> None:
     x = torch.rand(32, 2)
     bench = wb.Workbench(
-        torch.nn.Linear(2, 2), train=(x, x), val=(x, x), loss=F.mse_loss, max_epochs=1, root=tmp_path
+        torch.nn.Linear(2, 2),
+        train=(x, x),
+        val=(x, x),
+        loss=F.mse_loss,
+        max_epochs=1,
+        root=tmp_path,
     )
     runs = [bench.fit().result().id for _ in range(2)]
     for number, run in zip((13, 14), [*runs[:1], "../../stranger-run"], strict=True):

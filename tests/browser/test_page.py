@@ -26,7 +26,9 @@ def test_a_page_from_the_disk(browser: Browser, tmp_path: Path) -> None:
         max_epochs=10,
         root=tmp_path,
     )
-    bench.watch(lambda batch, outputs: {"input": batch[0][:6].reshape(-1, 1, 4, 4), "said": "</script>"})
+    bench.watch(
+        lambda batch, outputs: {"input": batch[0][:6].reshape(-1, 1, 4, 4), "said": "</script>"}
+    )
     run = bench.fit().result()
     file = bench.export(tmp_path / "run.html", run)
     context = browser.new_context(viewport={"width": 1200, "height": 900})
@@ -34,7 +36,10 @@ def test_a_page_from_the_disk(browser: Browser, tmp_path: Path) -> None:
     said: list[str] = []
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("console", lambda line: said.append(line.text))
-    page.on("request", lambda request: said.append(request.url) if request.url.startswith("http") else None)
+    page.on(
+        "request",
+        lambda request: said.append(request.url) if request.url.startswith("http") else None,
+    )
     page.goto(file.as_uri())
 
     expect(page.get_by_role("heading", level=1)).to_have_text("0001-fit")
@@ -57,7 +62,9 @@ def test_a_page_from_the_disk(browser: Browser, tmp_path: Path) -> None:
     expect(heat.locator("canvas").first).to_be_visible()
     expect(heat.get_by_role("button", name="update ratio")).to_be_hidden()
     expect(page.get_by_role("button", name="All settings")).to_be_hidden()
-    expect(page.get_by_role("table").filter(has_text="Chosen settings")).to_contain_text("max_epochs")
+    expect(page.get_by_role("table").filter(has_text="Chosen settings")).to_contain_text(
+        "max_epochs"
+    )
     page.get_by_text("All settings").last.click()
     expect(page.get_by_role("rowheader", name="weight_decay")).to_be_visible()
     ARTEFACTS.mkdir(exist_ok=True)

@@ -30,45 +30,19 @@ from workbench.settings import setting_text
 from workbench.ui import format, texts
 from workbench.ui.canvas.model import CanvasModel
 from workbench.ui.front_end import text_of
-from workbench.units import duration, number
+from workbench.units import counted, duration, number
 
 _EXPORTS = re.compile(r"export\s*\{([^{}]*)\};?\s*$")
 """The last statement of the bundle, which names what others may import."""
 _ALIAS = re.compile(r"(\w[\w$]*)\s+as\s+showStill")
 _TEXT = 2000
 """The most characters of a text in a table."""
-_STYLE = """
-:root { color-scheme: light dark; }
-body { max-width: 1280px; margin: 0 auto; padding: 16px 20px 40px; background: #fff; color: #24292f;
-  font: 13px/1.45 system-ui, sans-serif; }
-h1 { margin: 0 0 2px; font-size: 19px; }
-h1 small { color: #656d76; font-size: 14px; font-weight: 400; }
-.facts { margin: 0 0 12px; color: #656d76; }
-.tables { display: flex; flex-wrap: wrap; gap: 20px 48px; align-items: flex-start; margin-top: 20px; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-caption { padding-bottom: 4px; font-weight: 600; text-align: left; white-space: nowrap; }
-th, td { max-width: 60ch; padding: 2px 18px 2px 0; border-top: 1px solid #e4e7eb; font-weight: 400;
-  overflow-wrap: anywhere; vertical-align: top; }
-th { color: #656d76; }
-details { margin-top: 16px; }
-summary { cursor: pointer; font-weight: 600; }
-pre { white-space: pre-wrap; }
-img { max-width: 100%; height: auto; }
-code { padding: 0 4px; border-radius: 3px; background: rgb(127 127 127 / 15%); }
-@media (prefers-color-scheme: dark) {
-  body { background: #111418; color: #e6e9ed; }
-  h1 small, .facts, th { color: #9aa4b0; }
-  th, td { border-color: #2c323a; }
-}
-"""
 
 
 def write_run(file: Path, run: Run) -> Path:
     """Write a run into this file. FileNotFoundError: it has no record."""
     if run.folder is None or not run.folder.is_dir():
-        raise FileNotFoundError(
-            f"run {run.id!r} has no record to export: it was a dry run, or it is deleted."
-        )
+        raise FileNotFoundError(texts.no_record(run.id))
     model = CanvasModel()
     model.samples.folder = run.folder
     model.outbox.put("followed", True)
@@ -120,13 +94,13 @@ def _head(run: Run) -> str:
     facts = [
         format.job(run.kind) if run.kind else "",
         read.shown_status(run.status, run.unseen),
-        f"{run.step} updates" if run.step else "",
+        counted(run.step, "update") if run.step else "",
         duration(run.seconds),
         ", ".join(run.tags),
     ]
     notes = f"<pre>{_escaped(run.notes)}</pre>" if run.notes else ""
     line = _escaped(texts.SEPARATOR.join(filter(None, facts)))
-    return f"<h1>{_escaped(run.id)}{name}</h1><p class='facts'>{line}</p>{notes}"
+    return f"<h1>{_escaped(run.id)}{name}</h1><p class='wb-page-facts'>{line}</p>{notes}"
 
 
 def _tables(folder: Path) -> str:
@@ -148,15 +122,15 @@ def _tables(folder: Path) -> str:
     ]
     facts = [*_plain(record["model"]), *_plain(record["versions"])]
     tables = [
-        _table("Results", ["", "last", "best"], results),
-        _table("Chosen settings", ["", "value"], changed),
-        _table("Changed while it trained", ["update", "value"], changes),
-        _table("Model and versions", ["", ""], facts),
+        _table(texts.RESULTS, ["", texts.LAST, texts.BEST], results),
+        _table(texts.CHOSEN_SETTINGS, ["", texts.VALUE], changed),
+        _table(texts.LIVE_CHANGES, [texts.UPDATE, texts.VALUE], changes),
+        _table(texts.MODEL_AND_VERSIONS, ["", ""], facts),
     ]
-    everything = _table("", ["", "value"], [[name, text] for name, text in settings.items()])
+    everything = _table("", ["", texts.VALUE], [[name, text] for name, text in settings.items()])
     return (
-        f"<div class='tables'>{''.join(tables)}</div>"
-        f"<details><summary>All settings</summary>{everything}</details>"
+        f"<div class='wb-page-tables'>{''.join(tables)}</div>"
+        f"<details><summary>{texts.ALL_SETTINGS}</summary>{everything}</details>"
     )
 
 
@@ -181,9 +155,7 @@ def _escaped(text: str) -> str:
 # -- the file
 
 
-def _write(
-    file: Path, title: str, head: str, model: CanvasModel, tab: str, tables: str
-) -> Path:
+def _write(file: Path, title: str, head: str, model: CanvasModel, tab: str, tables: str) -> Path:
     model.outbox.put("still", True)
     model.look({"what": "drawer", "tab": tab})
     model.outbox.hold(())  # each tab has what it draws
@@ -193,13 +165,9 @@ def _write(
     if names is None or alias is None:
         raise FileNotFoundError(texts.NOT_BUILT)
     # The bundle is a module; at its end it draws what lies in the page, in place of exporting.
-    begin = (
-        "const data = JSON.parse(document.getElementById('data').textContent);\n"
-        f"{alias[1]}(document.getElementById('run'), data.packets, data.tab);\n"
-    )
-    code = f"\n{script[: names.start()]}\n{begin}"
+    code = f"\n{script[: names.start()]}\n{alias[1]}();\n"
     if "</script" in code.lower():
-        raise ValueError("live.js has a tag in it that would end its script element")
+        raise ValueError(texts.TAG_IN_BUNDLE)
     data = json.dumps({"tab": tab, "packets": [*_packets(model)]}, allow_nan=False)
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     policy = (
@@ -210,8 +178,8 @@ def _write(
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>\n"
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-        f"<title>{_escaped(title)}</title>\n<style>{style}{_STYLE}</style></head>\n<body>{head}\n"
-        f"<div id='run'></div>\n{tables}\n"
+        f"<title>{_escaped(title)}</title>\n<style>{style}</style></head>\n"
+        f"<body class='wb-page'>{head}\n<div id='run'></div>\n{tables}\n"
         f"<script type='application/json' id='data'>{_in_script(data)}</script>\n"
         f"<script type='module'>{code}</script>\n</body></html>\n"
     )

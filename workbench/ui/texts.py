@@ -481,6 +481,18 @@ def not_training(job: str) -> str:
     return f"{job} does not train now: nothing in it can be changed."
 
 
+# -- a run as an HTML file
+
+RESULTS, CHOSEN_SETTINGS, ALL_SETTINGS = "Results", "Chosen settings", "All settings"
+LIVE_CHANGES, MODEL_AND_VERSIONS = "Changed while it trained", "Model and versions"
+LAST, BEST, VALUE, UPDATE = "last", "best", "value", "update"
+TAG_IN_BUNDLE = "live.js has a tag in it that would end its script element."
+
+
+def no_record(run: str) -> str:
+    return f"run {run!r} has no record to export: it was a dry run, or it is deleted."
+
+
 def not_drawn(run: str, count: int) -> str:
     return f"{count} events of {run} cannot be drawn: its record is damaged. The page has the rest."
 

@@ -12,6 +12,7 @@ import "./samples/samples.css";
 import "./runs/runs.css";
 import "./lr-finder/lr-finder.css";
 import "./batch-size/batch-size.css";
+import "./still.css";
 import type { AnyModel } from "./data/anywidget";
 import { Store } from "./data/store";
 import { texts } from "./texts";

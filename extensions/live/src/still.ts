@@ -11,10 +11,16 @@ interface Packet {
   buffers: string[];
 }
 
-/** Draw these messages in `host`. tab: the tab of the drawer that is open at first. */
-export function showStill(host: HTMLElement, packets: Packet[], tab: string): void {
-  const store = new Store(new StillModel(packets, tab));
-  show(store, host);
+interface Data {
+  packets: Packet[];
+  /** The tab of the drawer that is open at first. */
+  tab: string;
+}
+
+/** Draw the run of this page: its data lies in the element "data", and it is drawn in "run". */
+export function showStill(): void {
+  const data = JSON.parse(document.getElementById("data")!.textContent) as Data;
+  show(new Store(new StillModel(data)), document.getElementById("run")!);
 }
 
 /** To the canvas this is a widget's model. It sends all that it has when it is asked; what else is asked for is nobody's to do. */
@@ -23,8 +29,8 @@ class StillModel implements AnyModel {
   /** A run that is over has no learning rate and no clip value to drag: 0 is "no line". */
   private readonly traits: Record<string, unknown>;
 
-  constructor(private readonly packets: Packet[], tab: string) {
-    this.traits = { marker: 0, clip: 0, looks: { drawer: tab } };
+  constructor(private readonly data: Data) {
+    this.traits = { marker: 0, clip: 0, looks: { drawer: data.tab } };
   }
 
   get(name: string): unknown {
@@ -40,7 +46,7 @@ class StillModel implements AnyModel {
 
   send(content: unknown): void {
     if ((content as { type?: string }).type !== "ready") return;
-    for (const { content: message, buffers } of this.packets) this.tell("msg:custom", message, buffers.map(bytes));
+    for (const { content: message, buffers } of this.data.packets) this.tell("msg:custom", message, buffers.map(bytes));
   }
 
   on(event: string, callback: (...args: any[]) => void): void {
