@@ -42,6 +42,10 @@ class RunStarted:
     """Whether a single loss compares outputs with fixed targets: such a loss does not grow while
     a model learns.
     """
+    resumed_at: int = 0
+    """How many updates had been taken when it began: of a fit that continues. Then the events up to
+    `Resumed` are the record of what came before.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,7 @@ class Assignment(abc.ABC):
             request=dict(request or {}),
             groups=shares(session.optimizers, session.settings.lr),
             supervised=isinstance(self.task, Supervised),
+            resumed_at=session.state.step,
         )
 
 

@@ -599,8 +599,9 @@ class Job(Generic[T]):
         elif isinstance(event, RunStarted):
             self._status, self._why = "running", ""
             self._began = time.time()
-        elif isinstance(event, StepsDone):
-            self._recorded = event.done
+            self._recorded = event.resumed_at
+        elif isinstance(event, StepsDone):  # of a fit that continues, the earlier ones come first
+            self._recorded = max(self._recorded, event.done)
         elif isinstance(event, RunEnded):
             self._status = event.status
 

@@ -309,6 +309,8 @@ class CanvasModel:
     def _resumed(self, event: Resumed) -> None:
         self._training.resumed(event)
         self._progress.resumed(event)
+        self._progress.headline(self._training.headline)
+        self._progress.values(self._values())
 
     def _search(
         self, event: CurvePoint | RaceTrial | CurveEnded | TrialStarted | Trial | SearchEnded
