@@ -148,8 +148,9 @@ def _plotly(figure: Any, name: str) -> bytes:
     try:
         png: bytes = figure.to_image(format="png", width=SIDE * 3 // 4, height=SIDE // 2)
     except (ValueError, ImportError, RuntimeError) as error:
+        why = " ".join(str(error).split())[:200]
         raise TaskError(
             f"watch: {name} returned a plotly figure, of which plotly makes a picture with the"
-            f" package kaleido only: pip install kaleido, or return a matplotlib figure. ({error})"
+            f" package kaleido only: pip install kaleido, or return a matplotlib figure. ({why})"
         ) from None
     return png
