@@ -969,11 +969,11 @@ class Workbench(TrialBench):
         Samples and kept in the run: `run.samples`. Call what this returns to end it.
 
         It gets copies on the CPU of the batch and of what the model returned (of a LightningModule:
-        its `validation_step`). It returns an image (a tensor or array CHW, HWC, NCHW or NHWC, or
-        one of PIL), a text, a figure of matplotlib or plotly, or a list or dict of these, whose
-        keys become labels. The run has the same losses with and without it. An error in it becomes
-        one message, and the run continues. Of several ranks only the first one calls it; with FSDP
-        it must not call the model.
+        its `validation_step`); a tensor of more than 256 MB as it is. It returns an image (a tensor
+        or array CHW, HWC, NCHW or NHWC, or one of PIL), a text, a figure of matplotlib or plotly,
+        or a list or dict of these, whose keys become labels. The run has the same losses with and
+        without it. An error in it becomes one message, and the run continues. Of several ranks only
+        the first one calls it; with FSDP it must not call the model.
         """
         refuse_callbacks(function, "watch")
         if not callable(function) or isinstance(function, (type, torch.nn.Module)):

@@ -163,6 +163,8 @@ def _first_tensor(value: Any) -> Tensor | None:
 def _sampled(tensor: Tensor) -> Tensor:
     """A copy of evenly spaced values in host memory: an activation may overwrite them in place."""
     flat = tensor.detach().flatten()
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).flatten()
     return flat[:: -(-flat.numel() // _VALUES) or 1].to("cpu", torch.float32, copy=True)
 
 

@@ -1,5 +1,6 @@
 """What `bench.watch` calls at validations: the run is the same with it, and what it returns is kept."""
 
+import collections
 import io
 import zlib
 
@@ -12,6 +13,7 @@ from torch import nn
 import workbench as wb
 from tests.engine.learners import Learner
 from tests.engine.problems import labelled, noisy_net
+from workbench.engine.validation import watch
 from workbench.engine.validation.sample_items import items_of
 from workbench.events import Message, Sampled
 from workbench.runs.samples import SAMPLES, SIDE
@@ -78,6 +80,47 @@ def test_it_gets_the_first_batch_and_what_the_validation_step_returned(tmp_path)
     assert torch.equal(x, torch.stack([first[i][0] for i in range(10)]))
     assert y.shape == (10,)
     assert loss.ndim == 0
+
+
+def test_a_large_output_is_not_copied_and_a_small_one_in_its_container_is(tmp_path, monkeypatch):
+    class Output(collections.OrderedDict):
+        """As a model of transformers returns it."""
+
+        def __setitem__(self, key, value):
+            super().__setitem__(key, value)
+            self.__dict__[key] = value
+
+    got = []
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+
+        def forward(self, x):
+            output = Output()
+            output["small"], output["large"] = self.layer(x), self.layer(x).repeat(1, 50)
+            got.append(output)
+            return output
+
+    monkeypatch.setattr(watch, "LARGE", 10 * 3 * 4)
+    b = wb.Workbench(
+        Model(),
+        train=labelled(),
+        val=labelled(30, seed=2),
+        loss=lambda output, y: F.cross_entropy(output["small"], y),
+        batch_size=10,
+        max_epochs=1,
+        root=tmp_path,
+    )
+    seen = []
+    b.watch(lambda batch, outputs: seen.append((outputs, got[-1])) or "")
+    b.fit().result()
+    ((handed, own),) = seen
+    assert type(handed) is Output
+    assert handed.large.data_ptr() == own.large.data_ptr()
+    assert handed.small.data_ptr() != own.small.data_ptr()
+    assert torch.equal(handed.small, own.small)
 
 
 def test_an_error_is_told_once_and_the_run_goes_on(tmp_path):

@@ -5,9 +5,10 @@ folder.
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ from workbench.task.modules import Modes, kept_buffers
 
 Watcher = Callable[[Any, Any], Any]
 """A function of a batch and the model's outputs, which returns images or texts."""
+
+
+LARGE = 1 << 28
+"""The most bytes of a tensor that is copied."""
 
 
 class Watch:
@@ -130,7 +135,18 @@ def uncallable(function: Watcher) -> str:
 
 
 def _on_cpu(value: Any) -> Any:
-    """A copy in host memory, in the same containers."""
+    """A copy in host memory, in the same containers; a tensor of more than `LARGE` bytes, such as
+    the logits of a long text, is handed over as it is.
+    """
     if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
+        detached = value.detach()
+        is_large = detached.numel() * detached.element_size() > LARGE
+        return detached if is_large else detached.to("cpu", copy=True)
+    if type(value) in (tuple, list):
+        return type(value)(map(_on_cpu, value))
+    if isinstance(value, MutableMapping) and not hasattr(value, "to"):
+        duplicate = copy.copy(value)  # an output of transformers is a dict with attributes
+        for key, item in value.items():
+            duplicate[key] = _on_cpu(item)
+        return duplicate
     return copied(to_device(value, torch.device("cpu")))
