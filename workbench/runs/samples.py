@@ -140,6 +140,17 @@ def write_items(run: Path, file: str, items: Sequence[Item], left_out: int) -> i
     return len(data)
 
 
+def sizes(run: Path) -> dict[int, dict[str, int]]:
+    """The bytes of each file of samples, by the update of its validation."""
+    by_step: dict[int, dict[str, int]] = {}
+    folder = make_folder(run / SAMPLES)
+    for path in folder.iterdir():
+        if FILE.fullmatch(path.name):
+            step = int(path.name.partition("-")[0])
+            by_step.setdefault(step, {})[path.name] = path.lstat().st_size
+    return by_step
+
+
 def remove(run: Path, file: str) -> None:
     """Remove a file of samples."""
     with Folder.opened(run / SAMPLES) as folder:

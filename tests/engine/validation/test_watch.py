@@ -217,6 +217,20 @@ def test_samples_of_a_run_that_continues_and_of_a_packed_one(tmp_path):
     assert [s.images for s in other.samples] == [s.images for s in more.samples]
 
 
+def test_a_run_keeps_so_many_bytes_and_the_first_and_newest_in_any_case(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "ALL", 4000)
+    b = bench(tmp_path, max_epochs=9)
+    b.watch(lambda batch, outputs: "x" * 900)
+    first = b.fit().result()
+    kept = [sample.step for sample in first.samples]
+    assert (kept[0], kept[-1]) == (5, 45)
+    assert 3 <= len(kept) <= 4
+    more = b.fit("continue", max_epochs=12).result()  # those of the run before count, too
+    kept = [sample.step for sample in more.samples]
+    assert (kept[0], kept[-1]) == (5, 60)
+    assert len(list((more.folder / SAMPLES).iterdir())) == len(kept) <= 4
+
+
 def test_files_of_a_stranger_are_read_within_limits(tmp_path):
     b = bench(tmp_path)
     b.watch(lambda batch, outputs: "<script>alert(1)</script>")

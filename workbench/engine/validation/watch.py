@@ -18,7 +18,7 @@ from torch import Tensor
 from workbench.engine.session import Session
 from workbench.engine.validation.sample_items import items_of
 from workbench.events import Event, Message, Sampled
-from workbench.runs.samples import ALL, file_of, remove, write_items
+from workbench.runs.samples import ALL, file_of, remove, sizes, write_items
 from workbench.task import rng
 from workbench.task.batch import copied, to_device
 from workbench.task.errors import TaskError
@@ -44,8 +44,10 @@ class Watch:
         self._functions, self._folder = functions, folder
         self._failing: set[int] = set()
         """The functions that have failed: a message comes once for each."""
-        self._sizes: dict[int, dict[str, int]] = {}
-        """The bytes of each file, by update."""
+        self._sizes: dict[int, dict[str, int]] | None = None
+        """The bytes of each file, by update; None: not known yet. A fit that continues has those of
+        the run before.
+        """
         self._events: list[Event] = []
         self.due = False
         """Whether the next batch is the first one of a validation."""
@@ -82,6 +84,8 @@ class Watch:
             if self._folder is None:
                 return
             file = file_of(step, number)
+            if self._sizes is None:
+                self._sizes = sizes(self._folder)
             size = write_items(self._folder, file, items, left_out)
             self._sizes.setdefault(step, {})[file] = size
             self._events.append(Sampled(step, session.state.epoch, name, file))
@@ -105,13 +109,15 @@ class Watch:
         """Remove the samples of every second validation where all have too many bytes; the first
         and the newest one stay.
         """
-        while len(self._sizes) > 2 and sum(sum(s.values()) for s in self._sizes.values()) > ALL:
-            for step in sorted(self._sizes)[1::2]:
-                if step == newest or self._folder is None:
-                    continue
-                for file in self._sizes.pop(step):
+        known, folder = self._sizes or {}, self._folder
+        while folder and len(known) > 2 and sum(sum(s.values()) for s in known.values()) > ALL:
+            steps = [step for step in sorted(known)[1::2] if step != newest]
+            if not steps:
+                return
+            for step in steps:
+                for file in known.pop(step):
                     with contextlib.suppress(OSError):
-                        remove(self._folder, file)
+                        remove(folder, file)
 
 
 def name_of(function: Watcher) -> str:

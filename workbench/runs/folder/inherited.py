@@ -124,7 +124,8 @@ def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
         check_no_link(run / SAMPLES)
         make_folder(mine.parent / SAMPLES)
         for sample in (run / SAMPLES).iterdir():
-            if SAMPLE_FILE.fullmatch(sample.name):
+            is_one = SAMPLE_FILE.fullmatch(sample.name) is not None
+            if is_one and int(sample.name.partition("-")[0]) <= point.step:
                 _take(sample, mine.parent / SAMPLES / sample.name)
     check_no_link(run / "checkpoints")
     for start in files_of(run / "checkpoints" / "start.safetensors"):
