@@ -47,7 +47,14 @@ class Checkpoint:
     """Write a checkpoint before the next update. It is kept as long as the run."""
 
 
-Plain = Pause | Resume | Stop | Change | Validate | Checkpoint
+@dataclass(frozen=True, slots=True)
+class Histograms:
+    """Measure weights and activations of these layers in the next update; none: of all."""
+
+    layers: tuple[str, ...] = ()
+
+
+Plain = Pause | Resume | Stop | Change | Validate | Checkpoint | Histograms
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,7 @@ class Scheduled:
 
 Command = Plain | Scheduled
 
+_MOST_LAYERS = 1000
 _TYPES: dict[str, type[Plain]] = {kind.__name__: kind for kind in get_args(Plain)}
 
 
@@ -99,6 +107,8 @@ def arguments_of(command: Command) -> dict[str, Any]:
     """Return the arguments of that method."""
     if isinstance(command, Scheduled):
         return {**arguments_of(command.command), "at": command.at}
+    if isinstance(command, Histograms) and command.layers:
+        return {"layers": [*command.layers]}
     return dict(command.values) if isinstance(command, Change) else {}
 
 
@@ -132,6 +142,8 @@ def from_line(line: str) -> Command:
 
 def _plain(kind: type[Plain], record: Mapping[str, Any]) -> Plain:
     """The command of this kind with these fields; ValueError says why there is none."""
+    if kind is Histograms:
+        return _histograms(record)
     if kind is not Change:
         if record:
             raise ValueError(f"a {kind.__name__} has no {', '.join(map(str, record))}")
@@ -143,6 +155,16 @@ def _plain(kind: type[Plain], record: Mapping[str, Any]) -> Plain:
         if not isinstance(value, bool | int | float | None):
             raise ValueError(f"{name}={value!r} is neither a number nor true or false")
     return Change(values)
+
+
+def _histograms(record: Mapping[str, Any]) -> Histograms:
+    layers = record.get("layers", [])
+    if set(record) - {"layers"} or not isinstance(layers, list) or len(layers) > _MOST_LAYERS:
+        raise ValueError(f"Histograms have layers, a list of at most {_MOST_LAYERS} names")
+    for name in layers:
+        if not isinstance(name, str):
+            raise ValueError(f"the layer {name!r} is no name")
+    return Histograms(tuple(layers))
 
 
 class Inbox(Protocol):

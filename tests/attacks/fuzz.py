@@ -58,6 +58,7 @@ from workbench.server.query import Query
 from workbench.server.watcher import Watcher
 from workbench.settings import file as settings_file
 from workbench.task.errors import TaskError
+from workbench.ui.page import write_run
 
 SECONDS, MEMORY = 2.0, 500 << 20
 _PATIENCE = 300.0
@@ -184,9 +185,19 @@ def _yaml(root: Path) -> None:
     settings_file.read(root / "runs" / RUN / "settings.yaml")
 
 
+def _page(root: Path) -> None:
+    run = Run.open(root / "runs" / RUN)
+    for sample in run.samples:
+        with contextlib.suppress(*OURS):
+            sample.items  # read here
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of events that cannot be drawn
+        write_run(root / "page.html", run)
+
+
 READERS: dict[str, Callable[[Path], None]] = {
     "list": _list, "show": _show, "history, csv": _history, "compare": _compare, "follow": _follow, "watcher": _watcher, "details, canvas": _details,
-    "folder": _folder, "weights": _weights, "state": _state, "Lightning's file": _ckpt, "settings file": _yaml,
+    "folder": _folder, "weights": _weights, "state": _state, "Lightning's file": _ckpt, "settings file": _yaml, "page": _page,
 }  # fmt: skip
 _OF_LIBRARIES = {"weights", "state"}
 """Readers that say with a RuntimeError of ours which file cannot be read."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 import workbench as wb
 from tests.bench.study_parts import recorded
@@ -91,3 +93,29 @@ def test_optuna_reads_its_trials(study: wb.Study) -> None:
     assert study.optuna().best_trial.user_attrs["trial"] == 5
     assert trials[4].params == {"lr": pytest.approx(10**-2.75, rel=1e-3), "width": 32}
     assert trials[1].intermediate_values == {0: 3.5}
+
+
+def test_it_is_a_page_with_the_losses_of_its_best_trials(study: wb.Study, tmp_path: Path) -> None:
+    x = torch.rand(32, 2)
+    bench = wb.Workbench(
+        torch.nn.Linear(2, 2),
+        train=(x, x),
+        val=(x, x),
+        loss=F.mse_loss,
+        max_epochs=1,
+        root=tmp_path,
+    )
+    runs = [bench.fit().result().id for _ in range(2)]
+    for number, run in zip((13, 14), [*runs[:1], "../../stranger-run"], strict=True):
+        add_trial(study.path, TrialProposal(number, {"lr": 1e-3, "width": 32}, "prior"))
+        piece = claim(study.path, number, 0, 1, "worker")
+        assert piece is not None
+        piece.end(PieceEnd("completed", 1.0, value=0.1, run=run))
+    file = study.export(tmp_path / "study.html")
+    text = file.read_text()
+    assert "&lt;b&gt;width&lt;/b&gt;" in text
+    assert runs[0] in text
+    assert "stranger-run" not in text.partition("application/json")[2]
+    assert len(text) < 1_500_000
+    with pytest.raises(ExportError, match="the path alone"):
+        study.export(file, 1)

@@ -42,6 +42,10 @@ def steps_done(draw: st.DrawFn) -> ev.StepsDone:
 
 
 OPERATOR = st.builds(ev.OperatorTime, TEXT, FLOAT, FLOAT)
+HISTOGRAM = st.builds(ev.Histogram, FINITE, FINITE, st.lists(COUNT, max_size=4).map(tuple), COUNT)
+LAYER = st.builds(
+    ev.LayerHistograms, TEXT, HISTOGRAM, st.one_of(st.none(), HISTOGRAM), TEXT, MAYBE, MAYBE
+)
 SUGGESTION = st.builds(ev.Suggestion, TEXT, MAYBE, st.one_of(st.none(), COUNT), TEXT)
 EVERY: dict[str, st.SearchStrategy[Any]] = {
     "RunStarted": st.builds(
@@ -62,6 +66,10 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
     "TimeSpent": st.builds(ev.TimeSpent, COUNT, FLOAT, METRICS),
     "Validated": st.builds(ev.Validated, COUNT, COUNT, METRICS, NAMES),
     "Logged": st.builds(ev.Logged, COUNT, COUNT, METRICS, NAMES),
+    "LayersMeasured": st.builds(
+        ev.LayersMeasured, COUNT, st.lists(LAYER, max_size=3).map(tuple), COUNT
+    ),
+    "Sampled": st.builds(ev.Sampled, COUNT, COUNT, TEXT, TEXT),
     "Saved": st.builds(
         ev.Saved, COUNT, COUNT, TEXT, st.booleans(), st.one_of(st.none(), TEXT), MAYBE
     ),

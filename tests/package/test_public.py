@@ -119,7 +119,7 @@ def test_what_launches_a_job_is_not_public(bench: wb.Workbench) -> None:
     job = bench.fit()
     job.result()
     assert {name for name in dir(job) if not name.startswith("_")} == {
-        "id", "kind", "folder", "events", "output", "settings", "status", "updates", "done", "wait", "result", "exception",
+        "id", "kind", "folder", "histograms", "events", "output", "settings", "status", "updates", "done", "wait", "result", "exception",
         "stop", "pause", "resume", "validate", "checkpoint", "change", "watch", "waits_for",
     }  # fmt: skip
 

@@ -202,3 +202,17 @@ def test_fewer_points_refuses_nonsense() -> None:
         downsample(np.arange(5), np.arange(5), 1)
     with pytest.raises(ValueError, match="points"):
         downsample(np.arange(5), np.arange(4), 3)
+
+
+def test_a_fit_that_continues_is_where_it_continues_while_its_past_is_written(
+    tmp_path: Path,
+) -> None:
+    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit"}) as run:
+        run.append(RunStarted("0001-fit", "fit", {}, "cpu", resumed_at=51200))
+        columns = {"loss": pack(np.zeros(10))}
+        for step in range(0, 3000, 10):
+            run.append(StepsDone(step, 1, 10, 0, 1.0, columns))
+        (summary,) = list_runs(tmp_path)
+        assert summary.step == 51200
+        run.append(StepsDone(51200, 1, 10, 5, 60.0, columns))
+        assert list_runs(tmp_path)[0].step == 51210

@@ -12,7 +12,7 @@ from tornado.httpclient import HTTPClientError
 
 from tests.runs.records import read_events
 from tests.server.conftest import PATIENCE
-from workbench.commands import Change
+from workbench.commands import Change, Histograms
 from workbench.events import Changed, RunStarted
 from workbench.runs.folder import control
 from workbench.runs.folder.delete import remove_folder
@@ -168,6 +168,7 @@ async def test_a_view_is_changed_without_a_command(api, record):
 
 @pytest.mark.parametrize(("asked", "command"), [
     ({"what": "use_clip", "value": 0.5}, Change({"gradient_clip_val": 0.5})), ({"what": "measure_ratios", "on": True}, Change({"track_update_ratio": True})),
+    ({"what": "histograms", "layers": ["0"]}, Histograms(("0",))),
 ])  # fmt: skip
 async def test_what_another_process_can_do_becomes_a_command(api, record, asked, command):
     run = record("0001-fit").steps(20)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,8 +34,13 @@ class Job(FakeJob):
     def on_request(self, callback: Callable[[str], None]) -> None:
         self.said = callback
 
+    recorded_in = Path("0012-fit")
+
     def validate(self) -> None:
         self.asked.append("validate")
+
+    def histograms(self, layers: Sequence[str] = ()) -> None:
+        self.asked.append(f"histograms {layers}")
 
     def checkpoint(self) -> None:
         raise RuntimeError("checkpoint() comes too late: fit 0012-fit has finished.")
@@ -140,6 +146,8 @@ def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
     assert job.changes == {"lr": 0.05}
     view.canvas._heard(None, {"type": "ask", "what": "measure_ratios", "on": True}, None)
     assert job.changes == {"lr": 0.05, "track_update_ratio": True}
+    view.canvas._heard(None, {"type": "ask", "what": "histograms", "layers": ["0"]}, None)
+    assert job.asked[-1] == "histograms ['0']"
     view.canvas._heard(None, {"type": "ask", "what": "use_clip", "value": 0.7}, None)
     assert view.apply.text == "Apply to the run: lr 0.05, clip 0.7"
     view.canvas._heard(None, {"type": "ask", "what": "delete", "run": "0012-fit"}, None)

@@ -17,7 +17,7 @@ SHOWN = {"description", "tooltip", "placeholder"}
 """Arguments of a widget that are shown: no word may stand there."""
 MARKUP = re.compile(r"<[^>]*(?:>|$)")
 CODE = re.compile(
-    r"^export default|^(Traceback|NonFiniteError: )$|^\[job\.stop|^batches or a fraction$| is too long for one message|^only arguments by name"
+    r"^export default|^default-src |^(Traceback|NonFiniteError: )$|^\[job\.stop|^batches or a fraction$| is too long for one message|^only arguments by name"
 )
 """Texts that are compared with, code, and errors of programmers."""
 

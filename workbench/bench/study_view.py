@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench.study_start import bench_of, open_start
 from workbench.export.errors import ExportError
+from workbench.export.file_format import PAGES
 from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import with_picture
+from workbench.runs.folder.ids import is_id
 from workbench.runs.printable import printable
-from workbench.runs.study.record import StudyRecord
+from workbench.runs.read import RUNS
+from workbench.runs.study.record import PieceEnd, PieceRecord, StudyRecord, TrialRecord
+from workbench.runs.tables.compare import MOST
 from workbench.runs.tables.render import html_table, text_table
 from workbench.settings import SettingsError
 from workbench.tuners.study.charts import study_data
@@ -137,12 +141,22 @@ class StudyView:
         return to_optuna(self.record)
 
     def export(self, path: str | Path, trial: int | None = None, **how: Any) -> Path:
-        """Write a script that repeats the whole fit of a trial (None: of the best one).
+        """Write a script that repeats the whole fit of a trial (None: of the best one). A path that
+        ends in .html gets the study as one page instead, with the losses of its best trials, for a
+        browser without a server.
 
         how: the other arguments of `bench.export`. It needs no bench: the study has kept its code,
         which runs here. PermissionError: somebody else has made the study; open it with trust=True.
         """
         record = self.record
+        file = Path(path).expanduser()
+        if file.suffix.lower() in PAGES:
+            if trial is not None or how:
+                raise ExportError(
+                    f"{file.name} is a page of the whole study, and not a script: give the path"
+                    " alone."
+                )
+            return self._write_page(file)
         chosen = record.best if trial is None else record.trial(trial)
         end = None if chosen is None else chosen.end(record.last_rung)
         if trial is not None and chosen is None:
@@ -164,6 +178,19 @@ class StudyView:
             ) as bench,
         ):
             return bench.export(path, end.run, **how)
+
+    def _write_page(self, file: Path) -> Path:
+        """Write the study with the curves of its best trials, as many as can be compared."""
+        from workbench.ui.page import write_comparison
+
+        record = self.record
+        best = sorted(record.trials, key=lambda trial: record.score_at(trial, record.last_rung))
+        ends = [trial.end(record.last_rung) for trial in best]
+        runs = self.path.parents[1] / RUNS
+        folders = [runs / end.run for end in ends if end is not None and is_id(end.run)]
+        present = [folder for folder in folders if folder.is_dir()][:MOST]
+        head = f"<h1>{html.escape(self.path.name)}</h1>{self._repr_html_()}"
+        return write_comparison(file, self.path.name, head, present)
 
     # -- shown by a notebook
 

@@ -51,8 +51,10 @@ from workbench.bench.study_arguments import (
 from workbench.bench.study_start import TrialBench, data_of, identity_of, length_of
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
+from workbench.engine.validation.watch import Watcher, name_of, uncallable
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown, Studied
-from workbench.export.file_format import ENDINGS, ExportOptions, Format, is_verified
+from workbench.export.errors import ExportError
+from workbench.export.file_format import ENDINGS, PAGES, ExportOptions, Format, is_verified
 from workbench.export.formats.launch_file import LaunchFile, LaunchFormat, LaunchOption
 from workbench.export.inputs.task import refusal
 from workbench.export.source.capture import CallSite
@@ -92,6 +94,7 @@ from workbench.settings.spellings import attribute_hint
 from workbench.task import ranks
 from workbench.task.build import Build
 from workbench.task.errors import TaskError
+from workbench.task.lightning.unsupported import refuse_callbacks
 from workbench.task.protocol import Task
 from workbench.task.state.of_task import copy_state
 from workbench.task.supervised import MakeOptimizer, Supervised
@@ -249,6 +252,7 @@ class Workbench(TrialBench):
             warnings.warn(warning, stacklevel=2)
         super().__init__(prepared, recipe, folder, listeners if writes else (), following)
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
+        self._watched: list[Watcher] = []
 
     @classmethod
     def _of(
@@ -265,7 +269,7 @@ class Workbench(TrialBench):
         bench = cls.__new__(cls)
         BenchBase.__init__(bench, prepared, recipe, root, (), recipe.trackers)
         bench._site, bench._sites = site, {}
-        bench._sets = [sets]
+        bench._sets, bench._watched = [sets], []
         bench._closing = [follower.close for follower in recipe.trackers]
         return bench
 
@@ -335,6 +339,7 @@ class Workbench(TrialBench):
             self._task, chosen, self._start, origin, [] if self._sites else self._export_notes()
         )
         work.halt = self._halt
+        work.watched = tuple(self._watched)
         site = self._site.until(sys._getframe(1), self)
         job = self._submit(
             "fit",
@@ -672,7 +677,8 @@ class Workbench(TrialBench):
         verify: bool = True,
     ) -> Path:
         """Write a script that repeats a run (None: the last finished fit), with its starting
-        weights beside it.
+        weights beside it. A path that ends in .html gets the run as one page instead: the panel's
+        plots, settings and results, for a browser without a server; no other argument goes with it.
 
         torch and accelerate are all it needs beyond what your own code imports. `ExportError` names
         what cannot be resolved. A warning names a statement that the script does not have, and what
@@ -702,9 +708,11 @@ class Workbench(TrialBench):
         its own files alone, and compare its losses with the run's. It takes 5 to 10 seconds. The
         result is printed; a difference is a warning with its possible causes. False: leave it out.
         """
-        self._check_idle("export")
+        file = Path(path).expanduser()
+        if file.suffix.lower() not in PAGES:
+            self._check_idle("export")
         if not self._writes:
-            return Path(path).expanduser()
+            return file
         chosen = run_to_export(run, self.root, self.jobs)
         arguments = {
             "run": None if run is None else chosen.id,
@@ -720,8 +728,16 @@ class Workbench(TrialBench):
         said: dict[str, Any] = {name: value for name, value in arguments.items() if value}
         if not verify:
             said["verify"] = False
+        if file.suffix.lower() in PAGES and (wrong := said.keys() - {"run", "verify"}):
+            raise ExportError(
+                f"{file.name} is a page with the run's plots, and not a script: leave out"
+                f" {', '.join(sorted(wrong))}."
+            )
         self._listeners.notify(Called(line("export", said, str(path))))
-        file = Path(path).expanduser()
+        if file.suffix.lower() in PAGES:
+            from workbench.ui.page import write_run
+
+            return write_run(file, chosen)
         sentences = tuple(found_by(chosen, self.root)) if evidence else ()
         options = ExportOptions(sentences, format, data, base, resume, checks, log_file, tracker)
         self._write_script(file, chosen, options, verify)
@@ -961,6 +977,40 @@ class Workbench(TrialBench):
         the returned function to end that.
         """
         return self._listeners.add(listener)
+
+    def watch(self, function: Watcher) -> Callable[[], None]:
+        """Look at predictions while fits train: `function(batch, outputs)` is called with the first
+        batch of each validation, from the next fit on. What it returns is shown in the panel under
+        Samples and kept in the run: `run.samples`. Call what this returns to end it.
+
+        It gets copies on the CPU of the batch and of what the model returned (of a LightningModule:
+        its `validation_step`); a tensor of more than 256 MB as it is. It returns an image (a tensor
+        or array CHW, HWC, NCHW or NHWC, or one of PIL), a text, a figure of matplotlib or plotly,
+        or a list or dict of these, whose keys become labels. The run has the same losses with and
+        without it. An error in it becomes one message, and the run continues. Of several ranks only
+        the first one calls it; with FSDP it must not call the model.
+        """
+        refuse_callbacks(function, "watch")
+        if not callable(function) or isinstance(function, (type, torch.nn.Module)):
+            raise TaskError(
+                f"watch({shown(function)}): give a function of a batch and the model's outputs, def"
+                " f(batch, outputs), that returns images or texts. Gradients and weights are"
+                " measured without it (track_grad_norm, track_update_ratio)."
+            )
+        why = uncallable(function)
+        if why:
+            raise TaskError(
+                f"watch: {name_of(function)}{why} cannot be called with a batch and the model's"
+                " outputs: def f(batch, outputs)."
+            )
+        self._watched.append(function)
+        self._listeners.notify(Called(line("watch", {}, Name(name_of(function)))))
+
+        def end() -> None:
+            if function in self._watched:
+                self._watched.remove(function)
+
+        return end
 
     def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when the bench has closed; call the returned function to cancel

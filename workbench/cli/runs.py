@@ -181,7 +181,7 @@ def export(run: str, file: Path | None, force: bool, root: Path) -> None:
       .csv             the history: a row for each update
       .json            settings, results and history
       .png .svg .pdf   the plots as a picture
-      .html            the plots to zoom, in one file (5 MB)
+      .html            the panel's plots and tables, in one file that opens in a browser
 
     A training script (.py) needs the code of your notebook, which no record holds: call
     bench.export("train.py", "0012-fit") there.
@@ -414,6 +414,10 @@ def _write(file: Path, run: Run) -> None:
         file.write_text(
             as_json_text({**record_data(run.folder), **series}) + "\n", encoding="utf-8"
         )
+    elif file.suffix.lower() == ".html":
+        from workbench.ui.page import write_run
+
+        write_run(file, run)
     else:
         run.figure().save(file)
 

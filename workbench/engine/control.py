@@ -13,6 +13,7 @@ from workbench.commands import (
     Change,
     Checkpoint,
     Command,
+    Histograms,
     Inbox,
     Pause,
     Resume,
@@ -106,6 +107,8 @@ class Control:
                     return True
                 elif isinstance(command, Change):
                     self.change(command.values)
+                elif isinstance(command, Histograms):
+                    self._session.measure_layers(command.layers)
                 elif isinstance(command, Validate | Checkpoint):
                     began = perf_counter()
                     stopped = self._run(command, stopping=stopping)

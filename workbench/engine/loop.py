@@ -125,6 +125,8 @@ def fit(
         raise
     finally:
         session.state.fitting = False
+        if session.probe is not None:  # of an update that failed, or never came
+            session.probe.close()
     run.conclude()
     return "stopped" if run.stopped else "finished"
 
@@ -321,6 +323,8 @@ class _Fit:
     def step(self, window: Sequence[Any]) -> None:
         """Take one update; an error gets a note with its place and batch."""
         session, calls = self.session, self.observations.calls_to_time
+        if session.probe is not None:
+            session.probe.open()
         try:
             if calls is None:
                 train_step(session, window)
@@ -340,6 +344,8 @@ class _Fit:
         """
         session = self.session
         self.observations.after_update()
+        if session.probe is not None:
+            self.recorder.add(session.layers_measured(session.probe))
         planned = session.data.batches
         if planned is not None and session.state.batch_idx > planned:
             note_more_batches(session)

@@ -7,7 +7,7 @@ A fit, a finder and a trial each open one (`engine/setup.py`). `Session.state` h
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +29,9 @@ from workbench.engine.optim.weight_averaging import WeightAverage
 from workbench.engine.replay import Replay
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import TrainState
-from workbench.events import Message
+from workbench.events import LayersMeasured, Message
 from workbench.instruments.layer_groups import modules
+from workbench.instruments.layer_probe import LayerProbe
 from workbench.settings import Settings
 from workbench.task import rng
 from workbench.task.batch import to_device
@@ -44,6 +45,7 @@ from workbench.techniques import limits
 from workbench.techniques.precision import Precision
 from workbench.techniques.tbptt import Piece
 from workbench.units import rate
+from workbench.values import first_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,8 @@ class Session:
         self.track_ratios(settings.track_update_ratio)
         self.noise_scale = self._noise_scale() if trains and settings.track_noise_scale else None
         """Measures the gradient noise scale; None: not measured."""
+        self.probe: LayerProbe | None = None
+        """Measures layers in the next update; None: nobody has asked for it."""
         self.parallel = self._parallel(runtime, trains)
         """Takes this process's part in an update."""
         self._note_doubts()
@@ -297,6 +301,48 @@ class Session:
             self.notes.append(Message(text, "warning", self.state.step))
         elif self.ratios is None and self.ranks.first:
             self.ratios = UpdateRatios(self.meter)
+
+    def measure_layers(self, wanted: Sequence[str]) -> None:
+        """Measure weights and activations of these layers in the next update. Only rank 0 does:
+        its weights are those of all ranks, and its activations are of its own batch.
+        """
+        if not self.ranks.first:
+            return
+        if self.weights.sharded or self.plan.lazy:
+            why = (
+                "on a TPU each value would be waited for"
+                if self.plan.lazy
+                else f"{self.weights.shard_strategy}: no process has a whole layer"
+            )
+            self.notes.append(
+                Message(f"layers are not measured ({why}).", "warning", self.state.step)
+            )
+            return
+        self.probe = LayerProbe(self.task.modules, self.parameters, wanted)
+        if self.probe.unknown:
+            self.notes.append(
+                Message(
+                    f"no layer is called {', '.join(map(repr, self.probe.unknown[:5]))}: give names"
+                    f" of parameters or modules, such as {first_names(list(self.parameters), 3)}.",
+                    "warning",
+                    self.state.step,
+                )
+            )
+
+    def layers_measured(self, probe: LayerProbe) -> LayersMeasured:
+        """What a probe saw in the last update, which ends it."""
+        self.probe = None
+        layers = probe.close()
+        if layers and all(layer.activations is None for layer in layers):
+            self.notes.append(
+                Message(
+                    "the activations of these layers were not seen: a compiled model does not show"
+                    " them, and a module that is not called has none.",
+                    "info",
+                    self.state.step,
+                )
+            )
+        return LayersMeasured(self.state.step, layers, probe.left_out)
 
     def accumulate(self, setting: int | Mapping[int, int]) -> None:
         """Accumulate this many batches from the next update on. The planned number of updates

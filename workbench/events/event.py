@@ -29,12 +29,14 @@ from workbench.events.searches import (
 from workbench.events.training import (
     Changed,
     Checksums,
+    LayersMeasured,
     Logged,
     Message,
     Observed,
     Resumed,
     RunEnded,
     RunStarted,
+    Sampled,
     Saved,
     StatusChanged,
     StepsDone,
@@ -47,6 +49,8 @@ Event = (
     | StepsDone
     | TimeSpent
     | Validated
+    | Sampled
+    | LayersMeasured
     | Logged
     | Saved
     | Resumed

@@ -14,7 +14,7 @@ from workbench.events.columns import BY_LAYER, MEASURED
 from workbench.events.event import Event
 from workbench.events.json_fields import LARGEST, dataclass_from, json_object
 from workbench.events.searches import CurveEnded, ProfileEnded
-from workbench.events.training import StepsDone
+from workbench.events.training import LayersMeasured, StepsDone
 from workbench.values import from_json
 
 _TYPES: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
@@ -41,6 +41,8 @@ def to_line(event: Event) -> str:
         }
     if isinstance(event, CurveEnded):
         record["suggestions"] = [[s.name, s.lr, s.index, s.why] for s in event.suggestions]
+    if isinstance(event, LayersMeasured):
+        record["layers"] = [astuple(layer) for layer in event.layers]
     if isinstance(event, ProfileEnded):
         record["operators"] = [astuple(operator) for operator in event.operators]
         record["kernels"] = [astuple(kernel) for kernel in event.kernels]

@@ -42,6 +42,10 @@ class RunStarted:
     """Whether a single loss compares outputs with fixed targets: such a loss does not grow while
     a model learns.
     """
+    resumed_at: int = 0
+    """How many updates had been taken when it began: of a fit that continues. Then the events up to
+    `Resumed` are the record of what came before.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,65 @@ class Validated:
             for name, value in self.metrics.items()
             if name.removesuffix("_averaged") in self.prog_bar
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A function of `bench.watch` was called at a validation, after `step` updates. The pictures
+    and texts that it returned are in `file` of the run's folder `samples/`.
+    """
+
+    step: int
+    epoch: int
+    name: str
+    """The function's name."""
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How values are distributed: the counts of equally wide bins from `low` to `high`.
+
+    Of more than 65536 values, evenly spaced ones are counted.
+    """
+
+    low: float
+    high: float
+    counts: tuple[int, ...]
+    not_finite: int = 0
+    """How many values were not finite; no bin has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerHistograms:
+    """A layer, a parameter by its name, in one update.
+
+    `activations`: what its module returned for the first batch; where an activation function
+    (`function`: "ReLU") takes that, what the function returned. None: the module was not called.
+    """
+
+    name: str
+    weights: Histogram
+    activations: Histogram | None = None
+    function: str = ""
+    dead: float | None = None
+    """The share of its module's units that got no gradient from any sample of the batch."""
+    saturated: float | None = None
+    """The share of values near an end of the function's range, where it is flat ("Tanh",
+    "Sigmoid"); None: the function has no two ends.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class LayersMeasured:
+    """The weights and activations of some layers were measured (`job.histograms()`), after `step`
+    updates.
+    """
+
+    step: int
+    layers: tuple[LayerHistograms, ...]
+    left_out: int = 0
+    """How many more layers were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

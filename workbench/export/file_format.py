@@ -20,6 +20,10 @@ ENDINGS: Mapping[str, str] = {
 """The formats of an export, each with its file name extension."""
 
 
+PAGES = (".html", ".htm")
+"""The extensions of a page with the plots of a run, which is no script."""
+
+
 class ScriptOptions(TypedDict, total=False):
     """What a stand-alone script does besides the training; `ExportOptions` explains each."""
 
@@ -77,7 +81,8 @@ def format_of(path: Path, format: Format | None) -> Format:
     if path.suffix not in by_ending and format is None:
         raise ExportError(
             f"path={str(path)!r} ends in {path.suffix!r}, which is none of .py (a script), .ipynb"
-            " (a notebook) and .yaml (the settings): give one of these, or format=."
+            " (a notebook), .yaml (the settings) and .html (its plots): give one of these, or"
+            " format=."
         )
     implied = by_ending.get(path.suffix, "script")
     if format is None or format == implied:

@@ -29,6 +29,7 @@ from workbench.engine.setup import open_session
 from workbench.engine.validation.predict import predict
 from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.engine.validation.validate import validate
+from workbench.engine.validation.watch import Watch, Watcher
 from workbench.events import Emit, RunStarted, Status, Validated
 from workbench.instruments.memory import total_memory
 from workbench.launch.job import EventSink
@@ -134,6 +135,7 @@ class Assignment(abc.ABC):
             request=dict(request or {}),
             groups=shares(session.optimizers, session.settings.lr),
             supervised=isinstance(self.task, Supervised),
+            resumed_at=session.state.step,
         )
 
 
@@ -163,6 +165,8 @@ class FitAssignment(Assignment):
         """Of a run that repeats another: the other's commands."""
         self.halt: float | None = None
         """The share of its updates at which it halts (`tuners.study.halt`); None: it does not."""
+        self.watched: Sequence[Watcher] = ()
+        """The functions of `bench.watch`."""
 
     def data(self) -> tuple[DataSpec | None, ...]:
         return self.task.train, self.task.val
@@ -175,6 +179,8 @@ class FitAssignment(Assignment):
             self._session, validation = session, ValidationSchedule(session)
             if self.point is not None:
                 self._restore(session, validation, self.point)
+            if self.watched and session.ranks.first:
+                validation.watch = Watch(self.watched, self.folder)
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, session.updates, session.settings.epochs))
             at_epoch = scheduled_searches.searches_by_epoch(session)

@@ -19,6 +19,7 @@ from workbench.commands import (
     Change,
     Checkpoint,
     Command,
+    Histograms,
     Mailbox,
     Pause,
     Resume,
@@ -350,6 +351,19 @@ class Job(Generic[T]):
         """Write a checkpoint before the next update; it stays as long as the run does."""
         self._ask(Checkpoint())
 
+    def histograms(self, layers: Sequence[str] = ()) -> None:
+        """Measure in the next update how the weights and activations of layers are distributed,
+        which share of their units is dead, and how saturated their activations are.
+
+        layers: names of layers or modules, `job.histograms(["encoder"])`; none: all. 32 layers are
+        measured at most. The panel shows them under *Gradients and clipping*, and
+        `run.histograms` has them. Losses are the same with and without it.
+        """
+        if isinstance(layers, str):
+            raise TypeError(f"layers={layers!r}: give a list of names, [{layers!r}].")
+        command = Histograms(tuple(layers))
+        self._ask(command, commands.arguments_of(command))
+
     @lists_keywords(LiveKwargs)
     def change(self, *, at: int | None = None, **values: Unpack[LiveKwargs]) -> None:
         """Change settings from the next update on: `change(lr=1e-3)`,
@@ -585,8 +599,9 @@ class Job(Generic[T]):
         elif isinstance(event, RunStarted):
             self._status, self._why = "running", ""
             self._began = time.time()
-        elif isinstance(event, StepsDone):
-            self._recorded = event.done
+            self._recorded = event.resumed_at
+        elif isinstance(event, StepsDone):  # of a fit that continues, the earlier ones come first
+            self._recorded = max(self._recorded, event.done)
         elif isinstance(event, RunEnded):
             self._status = event.status
 

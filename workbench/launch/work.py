@@ -16,6 +16,7 @@ from torch.autograd import profiler
 from workbench.commands import Mailbox, Stop
 from workbench.engine.checkpoint.files import save_weights
 from workbench.engine.setup import open_session
+from workbench.engine.validation.watch import Watcher
 from workbench.events import (
     Event,
     Message,
@@ -218,6 +219,8 @@ class FitWork(BenchWork):
         self._notes = notes
         self.halt: float | None = None
         """See `FitAssignment.halt`."""
+        self.watched: Sequence[Watcher] = ()
+        """See `FitAssignment.watched`."""
         if origin.is_auto:
             self.changes = {("auto", origin.fingerprint): "unfinished run"}
 
@@ -287,6 +290,7 @@ class FitWork(BenchWork):
         folder = None if self._place.folder is None else self._place.folder.path
         begun = None if folder is None else _InitRunFolder(folder, training.task, past, keep_runs)
         with keeping(folder, training, self.settings.keep_start, early, emit):
+            training.watched = self.watched  # a rerun repeats the numbers, and needs none of them
             early += self._read_ahead(training.phase, *training.data())
             return self._run_assignment(training, emit, inbox, early, history, begun).status
 
@@ -300,6 +304,7 @@ class RerunWork(FitWork):
         training = start.assignment
         BenchWork.__init__(self, training.task, training.settings)
         self._kept, self._start, self._original = start, initial, original
+        self.watched = ()
         self._scheduled, self._history = commands_of(original), history_of(original)
         self._past = None if training.point is None else inherited_of(original, training.point)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import logging
 import os
 import re
@@ -57,6 +58,8 @@ for it.
 OVER: tuple[Status, ...] = ("finished", "stopped", "failed")
 UNREADABLE = (ValueError, TypeError)
 """The errors that reading a line raises if it is not an event."""
+_FIRST = 16
+"""In how many lines of a record RunStarted is looked for; only messages precede it."""
 _TAIL = 1 << 16
 _ENDING = 1 << 20
 """Bytes at the end of a search's record that have its result. The norms of a clip search have
@@ -294,11 +297,13 @@ def name_unreadable(folder: Path, error: Exception) -> None:
 
 
 def summary(folder: Path) -> RunSummary:
-    """The summary of one run; reads only the end of its record."""
+    """The summary of one run; reads only the end of its record, and its beginning while it
+    runs.
+    """
     header = read_header(folder)
     tail = _tail(folder / RECORD)
-    now = state(tail, header, folder)
     end = _end(tail)
+    now = state(tail if end else [*_started(folder / RECORD), *tail], header, folder)
     return RunSummary(
         id=folder.name,
         kind=header.get("kind") or "",
@@ -404,6 +409,8 @@ def _updates(event: Event) -> int:
     """The number of updates that had surely been taken when this event was emitted."""
     if isinstance(event, StepsDone):
         return event.done
+    if isinstance(event, RunStarted):
+        return event.resumed_at
     return (
         event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
     )
@@ -507,6 +514,19 @@ def _other_type(recorded: Any, settled: Any) -> bool:
         and isinstance(settled, int | float)
         and type(settled) is not type(recorded)
     )
+
+
+def _started(path: Path) -> list[RunStarted]:
+    """The first event of a job that has begun: it says where a fit continues, whose record begins
+    with what came before.
+    """
+    with contextlib.suppress(OSError, ValueError), open_regular(path) as file:
+        budget = Budget(path)
+        lines = itertools.islice(whole_lines(file, budget), _FIRST)
+        for event in parse(lines, path.parent.name, budget, ()):
+            if isinstance(event, RunStarted):
+                return [event]
+    return []
 
 
 def _tail(path: Path) -> list[Event]:

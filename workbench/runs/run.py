@@ -20,6 +20,7 @@ from workbench.events import (
     REPEATS,
     Changed,
     Event,
+    LayersMeasured,
     Message,
     Resumed,
     RunStarted,
@@ -41,6 +42,7 @@ from workbench.runs.printable import printable
 from workbench.runs.record.event_log import Recorded, RecordGone, now
 from workbench.runs.record.series import Series, joined, write_csv
 from workbench.runs.run_record import RunRecord
+from workbench.runs.samples import Sample, kept
 from workbench.runs.tables.render import data_frame, text_table
 from workbench.settings import Settings, SettingsError, recorded_settings, setting_text
 from workbench.settings.spellings import with_hints
@@ -205,6 +207,22 @@ class Run(RunRecord):
         Earlier rows of `events`, `history` and so on come from the other run's record.
         """
         return tuple(e for e in self.outline if isinstance(e, Resumed))
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """What the functions of `bench.watch` returned at its validations, oldest first. A notebook
+        shows `run.samples[-1]`; `.images` and `.texts` have its parts by their labels.
+
+        A run keeps 64 MB of them; beyond that every second validation is removed.
+        """
+        return kept(self.outline, self.folder)
+
+    @property
+    def histograms(self) -> tuple[LayersMeasured, ...]:
+        """What `job.histograms()` has measured, oldest first: of each of the `.layers` its weights
+        and activations, and the shares that are dead and saturated.
+        """
+        return tuple(e for e in self.outline if isinstance(e, LayersMeasured))
 
     @property
     def checkpoints(self) -> list[Checkpoint]:

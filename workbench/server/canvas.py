@@ -75,6 +75,7 @@ class RunCanvas(Canvas):
         super().__init__()
         self._folder, self._tail = entry.summary.path, Tail(entry.summary.path)
         self._model.findings.root = entry.root.path
+        self._model.samples.folder = entry.summary.path
         self._looked = 0.0
 
     def _fold(self) -> None:
@@ -162,4 +163,6 @@ def change_of(message: Mapping[str, Any]) -> dict[str, Any] | None:
             return {"type": "Change", "values": {"track_update_ratio": on}}
         case {"what": "use_clip", "value": float(clip) | int(clip)}:
             return {"type": "Change", "values": {"gradient_clip_val": clip}}
+        case {"what": "histograms", "layers": list(layers)}:
+            return {"type": "Histograms", "layers": layers}
     return None

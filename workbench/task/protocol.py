@@ -43,6 +43,8 @@ class Scores:
     weight: float
     seen: tuple[Any, Any] | None = None
     """The output and the target for `Task.epoch_metrics`; None: this batch does not update them."""
+    outputs: Any = None
+    """What the model (of a LightningModule, its validation step) returned, for `bench.watch`."""
 
 
 @dataclass(slots=True)

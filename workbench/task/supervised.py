@@ -211,6 +211,7 @@ class Supervised(Task):
             values,
             score_weight(result, self.samples_in(batch), "the loss"),
             (output, target) if self.epoch_metrics else None,
+            output,
         )
 
     def reported(self, settings: Settings) -> tuple[str, ...] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, Unpack
 
 from workbench.events import Changed, Event, Message, RunEnded, RunStarted, Status, StatusChanged
@@ -40,11 +41,14 @@ class AttachedJob(Protocol):
     def status(self) -> Status: ...
     @property
     def settings(self) -> Any: ...
+    @property
+    def recorded_in(self) -> Path: ...
     def done(self) -> bool: ...
     def stop(self) -> None: ...
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def validate(self) -> None: ...
+    def histograms(self, layers: Sequence[str] = ...) -> None: ...
     def checkpoint(self) -> None: ...
     def change(self, **values: Unpack[LiveKwargs]) -> None: ...
     def on_request(self, callback: Callable[[str], None]) -> None: ...
@@ -89,6 +93,7 @@ class AttachedPanel(PanelBase):
         reachable(self.canvas)
         heard_whole(self.canvas, self._lock)
         put("followed", True)
+        self.canvas.samples_in(job.recorded_in)
         job.on_request(lambda code: self.canvas.put("code", cut(code, 2000)))
         self.canvas.on_request = self._asked
         self.canvas.observe(lambda change: self._dragged("lr", change["new"]), "marker")
@@ -272,6 +277,8 @@ class AttachedPanel(PanelBase):
                     self._write("gradient_clip_val", clip)
             case {"what": "measure_ratios", "on": bool(on)}:
                 self._job.change(track_update_ratio=on)
+            case {"what": "histograms", "layers": list(layers)}:
+                self._job.histograms([*map(str, layers)])
             case _:
                 raise ValueError(texts.not_of_attached(dict(message)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, ClassVar
 
 import anywidget
@@ -11,8 +10,8 @@ import ipywidgets as widgets
 import traitlets
 
 from workbench.ui import texts
+from workbench.ui.front_end import text_of
 
-_STATIC = Path(__file__).parent / "static"
 _NOT_BUILT = (
     f"export default {{ render({{ el }}) {{ el.textContent = {json.dumps(texts.NOT_BUILT)}; }} }};"
 )
@@ -29,11 +28,11 @@ class Bundled(anywidget.AnyWidget):  # type: ignore[misc]
 
     @traitlets.default("_esm")
     def _default_esm(self) -> str:
-        return _text(f"{self.bundle}.js") or _NOT_BUILT
+        return text_of(f"{self.bundle}.js") or _NOT_BUILT
 
     @traitlets.default("_css")
     def _default_css(self) -> str:
-        return _text(f"{self.bundle}.css")
+        return text_of(f"{self.bundle}.css")
 
     def _send(self, msg: Any, buffers: Any = None) -> None:
         """Send a message if a front end still receives it. marimo's page reports each message to
@@ -48,9 +47,3 @@ def cut_off(widget: widgets.Widget) -> bool:
     that made the widget runs again.
     """
     return widget.comm is None or getattr(widget.comm, "_closed", False)
-
-
-def _text(name: str) -> str:
-    """The text of a file; "": it does not exist."""
-    path = _STATIC / name
-    return path.read_text(encoding="utf-8") if path.exists() else ""

@@ -288,6 +288,7 @@ ACTIONS = {
     "monitor": "Monitor",
     "remedy": "Health",
     "measure_ratios": "Measure",
+    "histograms": "Measure layers",
 }
 
 
@@ -476,6 +477,33 @@ NOT_BUILT = (
 
 def not_training(job: str) -> str:
     return f"{job} does not train now: nothing in it can be changed."
+
+
+# -- a run as an HTML file
+
+RESULTS, CHOSEN_SETTINGS, ALL_SETTINGS = "Results", "Chosen settings", "All settings"
+LIVE_CHANGES, MODEL_AND_VERSIONS = "Changed while it trained", "Model and versions"
+LAST, BEST, VALUE, UPDATE = "last", "best", "value", "update"
+TAG_IN_BUNDLE = "live.js has a tag in it that would end its script element."
+
+
+def no_record(run: str) -> str:
+    return f"run {run!r} has no record to export: it was a dry run, or it is deleted."
+
+
+def not_drawn(run: str, count: int) -> str:
+    return f"{count} events of {run} cannot be drawn: its record is damaged. The page has the rest."
+
+
+def layers_left_out(count: int) -> str:
+    return f"{count} more layers were not measured: pick rows of the map." if count else ""
+
+
+SAMPLES_GONE = "Its file is gone: a run keeps 64 MB of samples, or its folder was moved."
+
+
+def samples_unreadable(why: str) -> str:
+    return f"Its file cannot be read: {why}."
 
 
 def not_of_attached(message: object) -> str:

@@ -8,15 +8,19 @@ import "./status/status.css";
 import "./training/training.css";
 import "./gradients/gradients.css";
 import "./controls/controls.css";
+import "./samples/samples.css";
 import "./runs/runs.css";
 import "./lr-finder/lr-finder.css";
 import "./batch-size/batch-size.css";
 import "./study/study.css";
+import "./still.css";
 import type { AnyModel } from "./data/anywidget";
 import { Store } from "./data/store";
 import { texts } from "./texts";
 import { showStudy } from "./study/show";
 import { show } from "./view";
+
+export { showStill } from "./still";
 
 export default () => {
   let store: Store | null = null;

@@ -261,6 +261,18 @@ export const texts = {
     part: (name: string, share: string) => `${name} ${share}`,
   },
 
+  samples: {
+    title: "Samples",
+    hint: "bench.watch(f) shows here what f(batch, outputs) returns at each validation: images, texts, a figure.",
+    at: (step: number, epoch: number) => `at update ${step}, epoch ${epoch}`,
+    earlier: "The validation before",
+    later: "The next validation",
+    newest: "newest",
+    newestTooltip: "Follow the newest validation",
+    slider: "Validation",
+    leftOut: (n: number) => `${count(n, "more was", "more were")} left out.`,
+  },
+
   norm: {
     title: "Total gradient norm",
     hint: "While a model trains, the total gradient norm and the clip value appear here.",
@@ -323,6 +335,19 @@ export const texts = {
     extent: (rows: number, update: string) => `${count(rows, "row", "rows")} of layers, up to update ${update}.`,
     largestOf: (layers: number) => ` (largest of ${layers})`,
     reading: (value: string, update: string) => ` · ${value} · update ${update}`,
+  },
+
+  histograms: {
+    title: "Weights and activations",
+    hint: "While a model trains, Measure layers shows here how weights and activations are distributed, and which units are dead or saturated.",
+    measure: "Measure layers",
+    measurePicked: (n: number) => `Measure ${count(n, "picked row", "picked rows")}`,
+    measureTooltip: "Measure in the next update: the layers drawn as lines, or all where there are none. Nothing is measured otherwise",
+    columns: ["layer", "weights", "activations", "dead", "saturated"],
+    after: (name: string) => `after ${name}`,
+    notFinite: (n: number) => `${n} not finite`,
+    deadTooltip: "Units that got no gradient from any sample of the batch",
+    saturatedTooltip: "Values near an end of the activation function's range, where it is flat and hardly passes a gradient",
   },
 
   runs: {
@@ -544,7 +569,7 @@ export const texts = {
   drawer: {
     label: "Details",
     tabs: {
-      gradients: "Gradients and clipping", pace: "Speed and time", settings: "All settings", runs: "Runs",
+      samples: "Samples", gradients: "Gradients and clipping", pace: "Speed and time", settings: "All settings", runs: "Runs",
     },
   },
 

@@ -7,6 +7,7 @@ import { LRFinder } from "./lr-finder/lr-finder";
 import { Health } from "./status/health";
 import { HeatMap } from "./gradients/heat-map";
 import { Loss } from "./training/loss";
+import { Histograms } from "./gradients/histograms";
 import { KernelEnded } from "./status/kernel-ended";
 import { Form } from "./controls/form";
 import { Header } from "./controls/header";
@@ -21,6 +22,7 @@ import { type Drawer as Drawn, DrawScheduler } from "./draw-scheduler";
 import { ProgressLine } from "./status/progress";
 import { Queue } from "./status/queue";
 import { RecordedRun } from "./runs/recorded-run";
+import { Samples } from "./samples/samples";
 import { Runs } from "./runs/runs";
 import { BatchSize } from "./batch-size/batch-size";
 import { Drawer, type TabName } from "./stage/drawer";
@@ -54,10 +56,12 @@ export function show(store: Store, host: HTMLElement): () => void {
   const norm = new Norm(store, colours, axis, hover);
   const pace = new Speed(store, colours, axis, hover);
   const heat = new HeatMap(store, colours, axis, hover);
+  const histograms = new Histograms(store);
   const sizes = new BatchSize(store, colours);
   const runs = new Runs(store);
   const compare = new Compare(store, colours);
   const health = new Health(store);
+  const samples = new Samples(store);
   const time = new TimeSpent(store);
   const lost = new KernelEnded(store);
   const opened = new RecordedRun(store, (run) => runs.focus(run));
@@ -66,7 +70,7 @@ export function show(store: Store, host: HTMLElement): () => void {
   const study = new StudyView(store, colours);
   const stage = new Stage(store, { find_batch_size: sizes.card, find_lr: finder.card, fit: loss.card, study });
   const drawer = new Drawer(store, {
-    gradients: [norm.card.root, heat.card.root], pace: [pace.card.root, time.card.root],
+    samples: [samples.card.root], gradients: [norm.card.root, heat.card.root, histograms.card.root], pace: [pace.card.root, time.card.root],
     settings: [form.root], runs: [compare.card.root, runs.card.root],
   });
   const timeline = new Timeline(store);
@@ -86,22 +90,27 @@ export function show(store: Store, host: HTMLElement): () => void {
     { topics: ["form", "field", "buttons"], draw: () => form.draw(), shown: within("settings") },
     { topics: ["drawer"], draw: () => (form.follow(), bar.draw()) },
     { topics: ["stage", "answers", "followed"], draw: () => stage.draw() },
-    { topics: ["drawer", "followed"], draw: () => drawer.draw() },
+    { topics: ["drawer", "followed", "still", "samples"], draw: () => drawer.draw() },
     { topics: ["compared", "followed"], draw: () => (drawer.compare(), runs.compared()) },
     { topics: ["progress", "said", "memory", "health"], draw: () => progress.draw() },
     ...study.drawers(on("study")),
     { topics: ["timeline", "opened", "stage", "study"], draw: () => timeline.draw() },
     { topics: ["queue"], draw: () => queue.draw() },
     { topics: ["script", "writing"], draw: () => script.draw() },
-    { topics: ["followed"], draw: () => root.toggleAttribute("data-followed", store.state.followed === true) },
+    { topics: ["followed", "still"], draw: () => {
+      root.toggleAttribute("data-followed", store.state.followed === true);
+      root.toggleAttribute("data-still", store.state.still === true);
+    } },
     { topics: ["curve", "earlier", "swept", "raced", "earlier_curves"], draw: () => finder.draw(), plot: true, shown: on("find_lr") },
     { topics: ["fit", "val", "changes", "past", "rates", "metrics", "clock"], draw: () => loss.draw(), plot: true, shown: on("fit") },
     { topics: ["runs", "rows", "explained", "moving", "ended", "unkept", "deleting", "notes"], draw: () => runs.draw(), shown: within("runs") },
     { topics: ["compared", "compared_marks"], draw: () => compare.draw(), plot: true, shown: within("runs") },
     { topics: ["opened", "runs"], draw: () => (opened.draw(), runs.opened()) },
     { topics: ["health", "failure", "progress"], draw: () => health.draw() },
+    { topics: ["samples", "sample", "still"], draw: () => samples.draw(), shown: within("samples") },
     { topics: ["time"], draw: () => time.draw(), shown: within("pace") },
     { topics: ["fit", "heat", "map", "picks", "broken", "ratios"], draw: () => heat.draw(), plot: true, shown: within("gradients") },
+    { topics: ["histograms", "picks", "progress", "still"], draw: () => histograms.draw(), shown: within("gradients") },
     { topics: ["clock"], draw: () => pace.draw(), plot: true, shown: within("pace") },
     { topics: ["fit", "clips", "norm", "changes", "picked", "picks"], draw: () => norm.draw(), plot: true, shown: within("gradients") },
     // When a job ends, the plots that were kept for the keyboard's focus are drawn again.

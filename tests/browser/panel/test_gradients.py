@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Browser, Locator, expect
 
+from tests.browser.canvas import canvas_in
 from tests.browser.lab import Lab
+from tests.ui.canvas.test_widget import started
+from tests.ui.fakes import flush
+from workbench.events import Histogram, LayerHistograms, LayersMeasured
 
 pytestmark = pytest.mark.browser
 
@@ -143,3 +148,40 @@ def plots(lab: Lab, panel: Locator) -> None:
     expect(said).to_be_empty()
     expect(at_loss).not_to_contain_text("at update")
     heat.get_by_role("button", name="update ratio").click()
+
+
+def test_layers_are_measured_on_demand(browser: Browser) -> None:
+    rng = np.random.default_rng(0)
+
+    def histogram(values: np.ndarray) -> Histogram:
+        counts, edges = np.histogram(values, 40)
+        return Histogram(float(edges[0]), float(edges[-1]), tuple(map(int, counts)))
+
+    def normal(scale: float) -> Histogram:
+        return histogram(rng.normal(0, scale, 20000))
+
+    relu = histogram(np.maximum(rng.normal(-0.4, 1, 20000), 0))
+    layers = (
+        LayerHistograms("encoder.0.weight", normal(0.05), relu, "ReLU", 0.34, None),
+        LayerHistograms("encoder.2.weight", normal(0.4), histogram(np.tanh(rng.normal(0, 3, 20000))), "Tanh", 0.0, 0.46),
+        LayerHistograms("head.weight", normal(0.1), normal(1.2), "", 0.004, None),
+        LayerHistograms("unused.weight", normal(0.1)),
+    )  # fmt: skip
+    with canvas_in(browser) as page:
+        page.open()
+        page.draw(started(tuple(layer.name for layer in layers)), flush(0, 50, layers=4))
+        page.tab("Gradients and clipping")
+        card = page.page.locator(".wb-histograms")
+        card.get_by_role("button", name="Measure layers").click()
+        page.settle()
+        assert page.asked == [{"what": "histograms", "layers": []}]
+        page.draw(LayersMeasured(50, layers, 7))
+        rows = card.get_by_role("row")
+        expect(rows).to_have_count(5)
+        expect(rows.nth(1)).to_contain_text("after ReLU")
+        expect(rows.nth(1).locator(".wb-histograms-much")).to_have_text("34%")
+        expect(rows.nth(2)).to_contain_text("46%")
+        expect(rows.nth(3)).to_contain_text("<1%")
+        expect(card).to_contain_text("7 more layers were not measured")
+        page.screenshot("histograms")
+        assert page.complaints == []

@@ -20,7 +20,7 @@ from tests import warm
 from tests.launch.pools import Net, bench, data, losses, net, nothing_new, ranks, shared, warmed
 from tests.waiting import wait_for
 from workbench.commands import Change, Command, Mailbox
-from workbench.events import Changed, Event, StepsDone, Validated
+from workbench.events import Changed, Event, LayersMeasured, StepsDone, Validated
 from workbench.launch.assignments import FitAssignment
 from workbench.launch.job import NullSink
 from workbench.launch.pool import pool
@@ -54,8 +54,13 @@ def test_a_fit_trains_the_model_in_place_and_the_ranks_stay(tmp_path: Path) -> N
     assert model.steps == 12  # of rank 0, which has half of the batches
     there, left = pids(), shared()
     assert len(there) == 2
+    stop_watching = two.watch(lambda batch, outputs: f"{len(batch[0])} {outputs.device}")
     again = two.fit()
-    again.result()
+    samples = again.result().samples
+    stop_watching()
+    steps = [event.step for event in again.events if isinstance(event, Validated)]
+    assert [sample.step for sample in samples] == steps, "rank 0 alone has called it"
+    assert samples[0].texts[""].endswith(" cpu")
     assert pids() == there
     wait_for(lambda: nothing_new(left))
     assert losses(again) == losses(first)
@@ -123,11 +128,13 @@ def test_commands_reach_all_ranks(tmp_path: Path) -> None:
     time.sleep(0.2)
     assert len(job.events) <= paused + 1  # what was on its way
     job.change(lr=0.01)
+    job.histograms()
     job.resume()
     wait_for(lambda: any(isinstance(event, Changed) for event in job.events))
     wait_for(lambda: job.status == "running")
+    wait_for(lambda: any(isinstance(event, LayersMeasured) for event in job.events))
     job.stop()
-    job.result()
+    assert len(job.result().histograms) == 1, "of rank 0"
     assert job.status == "stopped"
     assert len(pids()) == 2
 

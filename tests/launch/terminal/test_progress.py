@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from types import SimpleNamespace
@@ -90,7 +91,10 @@ def test_a_resumed_run_goes_on_where_it_was_at_the_speed_of_now(line) -> None:
     """300 updates in 600 s were another process's; this one does 10 in a second."""
     past = [flush(step, 100, 2.0 * (step + 100)) for step in (0, 100, 200)]
     joint = [Saved(300, 0, "00000300"), Resumed(300, "a", "00000300", {"max_epochs": 5})]
-    assert re.search(r"300/1000 \[10:00<\?, ", line(START, *past, *joint)), "no speed is known yet"
+    begun = dataclasses.replace(START, resumed_at=300)
+    for count in range(3):
+        assert " 300/1000 [" in line(begun, *past[:count]), "from the first moment on"
+    assert re.search(r"300/1000 \[10:00<\?, ", line(begun, *past, *joint)), "no speed is known yet"
     shown = line(START, *past, *joint, flush(300, 100, 610.0), flush(400, 100, 620.0))
     assert "500/1000 [10:20<00:50, 10.00 updates/s" in shown
     shown = line(START, *past, *joint, Changed(300, {"batch_size": 64}), flush(300, 100, 610.0))

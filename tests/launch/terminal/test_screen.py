@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 
@@ -199,6 +200,9 @@ def test_another_batch_size_makes_the_total_unknown() -> None:
 
 
 def test_a_resumed_fit_has_the_speed_of_now() -> None:
+    begun = dataclasses.replace(START, resumed_at=40)
+    for past in ((), (steps(0, 10, 400.0),)):
+        assert "40/100 updates" in drawn(begun, *past), "from the first moment on"
     text = drawn(
         START,
         steps(0, 40, 400.0),

@@ -399,17 +399,22 @@ def test_a_resumed_run_is_drawn_whole_and_its_line_is_about_what_is_done_now() -
         "max_epochs": 9,
         "early_stopping": [{"monitor": "val_acc", "mode": "max"}],
     }
-    screen.draw(
-        started(),
-        *(flush(step, 76) for step in range(0, 304, 76)),
-        Validated(304, 0, {"val_loss": 0.5}),
-    )
+    screen.draw(dataclasses.replace(started(), resumed_at=304))
+    screen.settle()
+    for event in (flush(0, 76), Validated(76, 0, {"val_loss": 9.0}), flush(76, 76)):
+        progress = screen.mirrors[0].state["progress"]
+        assert (progress["done"], progress["words"]) == (304, ["304/1000"])
+        assert (progress["headline"], progress["values"]) == ("", [])
+        screen.draw(event)
+        screen.settle()
+    screen.draw(flush(152, 76), flush(228, 76), Validated(304, 0, {"val_loss": 0.5}))
     screen.draw(Saved(304, 1, "00000304", True, "val_loss", 0.5))
     screen.draw(Resumed(304, "0001-fit", "00000304", edited), Changed(304, {"lr": 3e-4}))
     screen.settle()
     state = screen.mirrors[0].state
     # no speed yet
     assert state["progress"]["words"] == ["304/1000", "00:40", "epoch 1/5", "saved at 304"]
+    assert state["progress"]["headline"].startswith("val_loss 0.5, ")
     assert state["said"] == "Training continues at update 304."
     assert state["changes"] == [[304, "resumed, lr→3e-4, max_epochs→9, early_stopping→val_acc"]]
     assert len(screen.mirrors[0].rows("fit")) == 304

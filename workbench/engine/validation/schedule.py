@@ -22,6 +22,7 @@ from workbench.engine.validation.monitors import (
     with_averages,
 )
 from workbench.engine.validation.validate import floats, validate
+from workbench.engine.validation.watch import Watch
 from workbench.events import Validated
 from workbench.events.columns import by_own_names, recorded_name
 from workbench.task.data.spec import DataSpec, HeldOut
@@ -76,6 +77,8 @@ class ValidationSchedule:
         """The update after which the last one ran."""
         self.ended: str | None = None
         self.checkpoints = ValidationListener()
+        self.watch: Watch | None = None
+        """Calls the functions of `bench.watch`; None: there are none."""
         self._metrics: dict[str, float] | None = None
         """The metrics of the validation at the end of an epoch, until they are judged."""
         schedules = [schedule for opt in session.optimizers for schedule in opt.schedules]
@@ -314,7 +317,9 @@ class ValidationSchedule:
         """
         session = self._session
         seen = _UntilStop(session.ranks, sets(), control)
-        metrics = validate(session, seen, aside=aside, cut=lambda: seen.stopped)
+        metrics = validate(session, seen, aside=aside, cut=lambda: seen.stopped, watch=self.watch)
+        for event in () if self.watch is None else self.watch.take():
+            control.recorder.add(event)
         if not seen.stopped and session.average is not None and session.average.count:
             with averaged_model.in_place(session):
                 again = seen = _UntilStop(session.ranks, sets(), control)

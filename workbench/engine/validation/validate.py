@@ -16,6 +16,7 @@ from workbench.engine.data.sample_count import note_count
 from workbench.engine.distributed.fsdp_forward import PaddingBatch
 from workbench.engine.session import Session
 from workbench.engine.validation.epoch_metrics import EpochMetrics
+from workbench.engine.validation.watch import Watch
 from workbench.instruments.memory import explain_out_of_memory
 from workbench.task import rng
 from workbench.task.batch import describe, on_host
@@ -38,6 +39,7 @@ def validate(
     trial: bool = False,
     aside: bool = False,
     cut: Callable[[], bool] = lambda: False,
+    watch: Watch | None = None,
 ) -> dict[str, float]:
     """The metrics of each set, in evaluation mode: means over its samples, and metrics over all of
     its batches.
@@ -46,8 +48,10 @@ def validate(
     logged and reduced is added, and wins over ours of the same name. trial: a few batches, for
     which a metric may have no value. aside: restore what metrics keep for themselves. cut: called
     after the last batch of a set; whether some were left out, so that no metric over the whole set
-    is computed.
+    is computed. watch: looks at the first batch.
     """
+    if watch is not None:
+        watch.begin()
     trial = trial or session.state.stage == "sanity"
     computed: dict[str, float] = {}
     sums = _Sums()
@@ -62,7 +66,7 @@ def validate(
                 aside=trial or aside,
             )
             with _reading(session.task, spec) as suffix, over.open():
-                for name, value, weight in _scores(session, batches, stage, over):
+                for name, value, weight in _scores(session, batches, stage, over, watch):
                     sums.add(name + suffix, value, weight)
                 stopped = cut()
                 computed |= (
@@ -83,7 +87,11 @@ def validate(
 
 
 def _scores(
-    session: Session, batches: Iterable[Any], stage: Literal["val", "test"], over: EpochMetrics
+    session: Session,
+    batches: Iterable[Any],
+    stage: Literal["val", "test"],
+    over: EpochMetrics,
+    watch: Watch | None,
 ) -> Iterator[tuple[str, Tensor | float, float]]:
     """Each batch's values by name, with its weight."""
     for number, batch in enumerate(batches):
@@ -113,6 +121,9 @@ def _scores(
             ) or explain_batch_error(error, moved, check=True):
                 error.add_note(remedy)
             raise
+        if watch is not None and watch.due:
+            watch.look(session, moved, scores.outputs)
+        scores.outputs = None  # its memory is free for the next batch
         note_count(session, stage, moved, scores.weight)
         session.hooks.evaluation_batch_ended(stage, scores, moved, number)
         session.sync_device()

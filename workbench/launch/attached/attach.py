@@ -87,6 +87,11 @@ class Attached(Job[Any]):
         self._code = attached(work.folder)
         self._report: Callable[[str], None] = lambda code: None
 
+    @property
+    def recorded_in(self) -> Path:
+        """The folder of its run."""
+        return self._following
+
     def on_request(self, callback: Callable[[str], None]) -> None:
         """Call `callback` with the line of code of each later request:
         "wb.attach('0012-fit').pause()".

@@ -151,11 +151,14 @@ class ProgressBar:
             )
             # The bar may be younger than the job.
             self._bar.start_t = self._began
+            self._bar.n = self._bar.initial = event.resumed_at
         elif isinstance(event, StatusChanged) and event.why and self._shows:
             print(printable(event.why), file=sys.stderr)
         elif self._bar is None:
             if isinstance(event, Message) and event.level != "info":  # there is no bar, or not yet
                 print(printable(event.text, lines=True), file=sys.stderr)
+        elif isinstance(event, StepsDone) and event.step < self._bar.initial:
+            self._seconds = event.seconds  # of what came before a fit that continues
         elif isinstance(event, StepsDone):
             self._bar.n = event.done
             # Pauses do not count: its clock is the run's.
@@ -169,6 +172,7 @@ class ProgressBar:
         elif isinstance(event, Resumed):
             self._bar.n = self._bar.initial = event.step
             self._bar.seconds = self._seconds
+            self._bar.start_t = time.time() - self._seconds
         elif isinstance(
             event,
             CurvePoint

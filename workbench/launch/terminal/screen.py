@@ -120,6 +120,7 @@ class Screen:
             case RunStarted():
                 self._clear()
                 self._started, self._total, self.status = event, event.updates, "running"
+                self._done = event.resumed_at
             case StepsDone():
                 self._note_steps(event)
             case Resumed():
@@ -152,8 +153,10 @@ class Screen:
     def _note_steps(self, event: StepsDone) -> None:
         if not event.rows:
             return
-        self._done, self._epoch, self._seconds = event.done, event.epoch, event.seconds
-        self._recent.append((event.seconds, self._done))
+        self._seconds = event.seconds
+        if self._started is None or event.step >= self._started.resumed_at:  # not of before
+            self._done, self._epoch = event.done, event.epoch
+            self._recent.append((event.seconds, self._done))
         self._memory, self._busy = event.memory, event.busy
         for name in ("loss", "lr", "grad_norm"):
             if name in event.columns:

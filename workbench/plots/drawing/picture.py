@@ -5,12 +5,28 @@ draw.
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 _DPI = 200
 """Twice what is shown, for sharp text on dense screens."""
+
+
+def closed_png(figure: Figure, side: int) -> bytes:
+    """The PNG file of somebody else's figure, of at most `side` pixels a side. The figure is
+    closed in pyplot, and drawn in any thread: a window's own canvas needs the main one.
+    """
+    file = io.BytesIO()
+    FigureCanvasAgg(figure)
+    dpi = min(figure.dpi, side / max(*figure.get_size_inches(), 1e-3))
+    figure.savefig(file, format="png", dpi=dpi)
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is not None:
+        pyplot.close(figure)
+    return file.getvalue()
 
 
 class Picture(Figure):

@@ -26,7 +26,9 @@ from workbench.events import (
 )
 from workbench.events.columns import unpack
 from workbench.runs.checkpoints import FILES, Checkpoint, files_of, list_checkpoints
-from workbench.runs.folder.files import check_no_link
+from workbench.runs.folder.files import check_no_link, make_folder
+from workbench.runs.samples import FILE as SAMPLE_FILE
+from workbench.runs.samples import SAMPLES
 
 _OF_A_JOB = RunStarted | RunEnded | StatusChanged
 """Header keys that belong to one job only."""
@@ -113,11 +115,18 @@ def missing(past: Sequence[Event], step: int) -> int | None:
 
 
 def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
-    """Copy the starting weights and the checkpoints up to this one, as hard links where the file
-    system has them.
+    """Copy the starting weights, the samples and the checkpoints up to this one, as hard links
+    where the file system has them.
 
     `mine`: the folder of checkpoints of the resumed run. Raises OSError if they cannot be copied.
     """
+    if (run / SAMPLES).is_dir():
+        check_no_link(run / SAMPLES)
+        make_folder(mine.parent / SAMPLES)
+        for sample in (run / SAMPLES).iterdir():
+            is_one = SAMPLE_FILE.fullmatch(sample.name) is not None
+            if is_one and int(sample.name.partition("-")[0]) <= point.step:
+                _take(sample, mine.parent / SAMPLES / sample.name)
     check_no_link(run / "checkpoints")
     for start in files_of(run / "checkpoints" / "start.safetensors"):
         _take(start, mine / start.name)

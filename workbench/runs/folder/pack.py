@@ -24,6 +24,8 @@ from workbench.runs.folder.ids import check_id, reserve_id, runs_folder
 from workbench.runs.printable import printable
 from workbench.runs.read import HEADER, OVER, RECORD, START, START_HEAD, read_header, state, summary
 from workbench.runs.record.event_log import Recorded
+from workbench.runs.samples import FILE as SAMPLE_FILE
+from workbench.runs.samples import SAMPLES
 from workbench.units import size
 
 Which = Literal["all", "last", "best", "none"]
@@ -40,6 +42,7 @@ _KNOWN = re.compile(
             rf"{_CHECKPOINTS}/start-shard-\d{{5}}-of-\d{{5}}\.safetensors",
             f"{_CHECKPOINTS}/{NAME.pattern}/({FILES.pattern})",
             f"{START}/({_KEPT.pattern})",
+            f"{SAMPLES}/{SAMPLE_FILE.pattern}",
         ]
     ),
     re.ASCII,
@@ -98,6 +101,11 @@ def _files(run: Path, checkpoints: Which, start: bool) -> Iterator[tuple[str, Pa
     yield RECORD, run / RECORD
     if (run / ANNOTATIONS).is_file():
         yield ANNOTATIONS, run / ANNOTATIONS
+    if (run / SAMPLES).is_dir():
+        check_no_link(run / SAMPLES)
+        for path in sorted((run / SAMPLES).iterdir()):
+            if SAMPLE_FILE.fullmatch(path.name):
+                yield f"{SAMPLES}/{path.name}", path
     if checkpoints != "none":
         yield from _weights(run, checkpoints)
     if not start:

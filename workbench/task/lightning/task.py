@@ -342,7 +342,7 @@ class LightningTask(Task):
         is_number = (
             isinstance(loss, Tensor) and loss.numel() == 1 and not self._log.has(f"{stage}_loss")
         )
-        return Scores({f"{stage}_loss": loss} if is_number else {}, weight)
+        return Scores({f"{stage}_loss": loss} if is_number else {}, weight, outputs=output)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The result of the object's own predict_step, else of the object called with the whole

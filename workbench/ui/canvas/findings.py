@@ -44,7 +44,8 @@ class Findings:
         self._results = SearchResults(None)
         self._health = Health()
         self._held: list[Event] = []
-        self._looked = 0.0
+        self._looked, self._from = 0.0, 0
+        """When it looked last, in seconds of the run; the update at which the fit continues."""
 
     def clear(self) -> None:
         """Begin without a fit."""
@@ -61,13 +62,15 @@ class Findings:
             self._looked = event.seconds
         elif isinstance(event, RunStarted):
             # the first updates are checked at once: rules measure from them on
-            self._looked = -EVERY
+            self._looked, self._from = -EVERY, event.resumed_at
             self._results = SearchResults(
                 None if self.root is None else _folder(self.root, event.run)
             )
         held, self._held = self._held, []
         for joined_event in joined(held, across_epochs=True):
             self._health.on_event(joined_event)
+        if isinstance(event, StepsDone) and event.step < self._from:
+            return  # of what came before a fit that continues: it is shown when that is over
         self._outbox.put(
             "health", described(self._results.with_results(self._health.findings[:MOST]))
         )

@@ -18,6 +18,7 @@ from workbench.events import (
     DecaySearchEnded,
     DecayTrial,
     Deleted,
+    LayersMeasured,
     Logged,
     Message,
     ProfileEnded,
@@ -27,6 +28,7 @@ from workbench.events import (
     Resumed,
     RunEnded,
     RunStarted,
+    Sampled,
     Saved,
     SearchEnded,
     SettingsSet,
@@ -50,12 +52,14 @@ from workbench.ui.canvas.clock import ROWS as CLOCK_ROWS
 from workbench.ui.canvas.clock import Clock
 from workbench.ui.canvas.findings import Findings
 from workbench.ui.canvas.gradients.gradients import Gradients
+from workbench.ui.canvas.gradients.histograms import Histograms
 from workbench.ui.canvas.gradients.layers import Layers
 from workbench.ui.canvas.learning_rates import BUCKETS, Rates
 from workbench.ui.canvas.metrics import BUCKETS as METRIC_BUCKETS
 from workbench.ui.canvas.metrics import Metrics
 from workbench.ui.canvas.progress import ProgressLine
 from workbench.ui.canvas.runs.past_curves import PastCurves
+from workbench.ui.canvas.samples import Samples as PredictionSamples
 from workbench.ui.canvas.searches.answers import Answers
 from workbench.ui.canvas.searches.batch_sizes import BatchSizeSearch
 from workbench.ui.canvas.searches.sweeps import EARLIER, EARLIER_POINTS, POINTS, LRSweeps
@@ -71,7 +75,18 @@ shows: the last ones.
 MEASURED = 12
 """How many metrics of a validation or a test the progress line shows."""
 TABS = {
-    "gradients": ("heat", "map", "broken", "ratios", "picks", "picked", "clips", "norm"),
+    "gradients": (
+        "heat",
+        "map",
+        "broken",
+        "ratios",
+        "picks",
+        "picked",
+        "clips",
+        "norm",
+        "histograms",
+    ),
+    "samples": ("sample",),
     "pace": ("time",),
     "settings": ("form",),
     "runs": ("runs", "rows", "explained", "moving", "ended", "unkept", "deleting", "notes"),
@@ -123,6 +138,8 @@ class CanvasModel:
         self._clock = Clock(clock)
         self.findings = Findings(self.outbox)
         self._time = TimeShares(self.outbox)
+        self._histograms = Histograms(self.outbox)
+        self.samples = PredictionSamples(self.outbox)
         self._kind, self._studies = "", False
         """The kind of job of the stage, and whether a study has taken its place."""
         self._run: RunStarted | None = None
@@ -147,6 +164,10 @@ class CanvasModel:
                 self._validated(event)
             case Logged():
                 self._logged(event)
+            case LayersMeasured():
+                self._histograms.measured(event)
+            case Sampled():
+                self.samples.add(event)
             case Saved():
                 self._progress.saved(event)
             case Changed():
@@ -195,6 +216,8 @@ class CanvasModel:
         self._rates.start()
         self._metrics.start()
         self._clock.start(None)
+        self.samples.clear()
+        self._histograms.clear()
         self.sweep.clear()
         self._sizes.clear()
         self._progress.clear()
@@ -208,6 +231,7 @@ class CanvasModel:
         message.
         """
         self._gradients.settle()
+        self.samples.settle()
 
     def look(self, message: dict[str, Any]) -> bool:
         """Change a view for a request; False: the request is about something else."""
@@ -215,6 +239,10 @@ class CanvasModel:
             case {"what": "drawer", "tab": str(tab)}:
                 closed = (names for name, names in TABS.items() if name != tab)
                 self.outbox.hold(chain.from_iterable(closed))
+                self.samples.opened(tab == "samples")
+                return True
+            case {"what": "samples", "place": int(place)}:
+                self.samples.show(place)
                 return True
         return self._gradients.look(message)
 
@@ -252,6 +280,8 @@ class CanvasModel:
             self._rates.start()
             self._metrics.start()
             self._clock.start(event)
+            self.samples.start(event)
+            self._histograms.clear()
         elif event.kind == "find_lr":
             self.sweep.start(event)
         elif event.kind == "find_batch_size":
@@ -291,6 +321,8 @@ class CanvasModel:
     def _resumed(self, event: Resumed) -> None:
         self._training.resumed(event)
         self._progress.resumed(event)
+        self._progress.headline(self._training.headline)
+        self._progress.values(self._values())
 
     def _search(
         self, event: CurvePoint | RaceTrial | CurveEnded | TrialStarted | Trial | SearchEnded

@@ -44,6 +44,8 @@ class ProgressLine:
         self._skipped = 0
         self._epoch: int | None = None
         self._seconds = 0.0
+        self._replays = False
+        """Whether the events are those of the run that this one continues."""
         self._from = (0.0, 0)
         """The seconds and updates at which this run was resumed."""
         self._saved: int | None = None
@@ -69,6 +71,7 @@ class ProgressLine:
         """Begin a job."""
         self._clear()
         self._run, self._status = event, "running"
+        self._done, self._replays = event.resumed_at, event.resumed_at > 0
         self._outbox.put("memory", None)
         self._say(texts.job_on(format.job(event.kind), event.device))
         self._put()
@@ -81,7 +84,10 @@ class ProgressLine:
 
     def steps(self, event: StepsDone, values: list[list[str]]) -> None:
         """Count the updates of a flush. values: the last values, as pairs of a name and a text."""
-        self._done = event.done
+        if self._run is not None and event.step < self._run.resumed_at:
+            self._seconds, self._epoch = event.seconds, event.epoch
+            return
+        self._done, self._replays = event.done, False
         if "skipped" in event.columns:
             self._skipped += int((event.array("skipped") > 0).sum())
         self._epoch, self._seconds, self._values = event.epoch, event.seconds, values
@@ -100,6 +106,7 @@ class ProgressLine:
     def resumed(self, event: Resumed) -> None:
         """Note that events until here are of another run, whose speed does not count."""
         self._done, self._from = event.step, (self._seconds, event.step)
+        self._replays = False
         self._recent.clear()
         self._say(texts.job_continues(format.job(self.kind), event.step))
         self._put()
@@ -107,7 +114,8 @@ class ProgressLine:
     def saved(self, event: Saved) -> None:
         """Show the update of a checkpoint that was written."""
         self._saved = event.step
-        self._put()
+        if not self._replays:
+            self._put()
 
     def search(self, done: int, values: list[list[str]]) -> None:
         """Show how many trials a search has made, and its last values."""
@@ -128,12 +136,14 @@ class ProgressLine:
 
     def values(self, values: list[list[str]]) -> None:
         """Show other values."""
-        self._values = values
-        self._put()
+        if not self._replays:
+            self._values = values
+            self._put()
 
     def headline(self, text: str) -> None:
         """Set what the sentence above the stage says of the fit, sent with the next values."""
-        self._headline = text
+        if not self._replays:
+            self._headline = text
 
     def status(self, status: Status, why: str = "") -> None:
         """Show another status of the job. why: what a queued one waits for."""
@@ -221,11 +231,11 @@ class ProgressLine:
         else:
             parts = [texts.searches_done(self._done) if self.kind == "tune" else str(self._done)]
         rate = self._rate() if live else self._rate_of_all()
-        if self._seconds > 0:
+        if self._seconds > 0 and not self._replays:
             parts.append(format.clock(self._seconds))
         if rate and self._epoch is not None:
             parts.append(texts.updates_per_second(format.pace(rate)))
-        if self._epoch is not None:
+        if self._epoch is not None and not self._replays:
             parts.append(texts.epoch(self._epoch + 1, self._run.epochs))
         if self._run.ranks > 1:
             parts.append(texts.on_device(self._run.device))

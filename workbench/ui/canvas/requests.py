@@ -164,6 +164,8 @@ class CanvasRequests:
                 self._remedy(code, stop)
             case {"what": "measure_ratios", "on": bool(on)}:
                 self._measure_ratios(on)
+            case {"what": "histograms", "layers": list(layers)}:
+                self._bench.job.histograms([*map(str, layers)])
             case _:
                 raise ValueError(texts.unknown_request(dict(message)))
 

@@ -105,9 +105,16 @@ class LiveView(Bundled):
         self.wake()
 
     def search_in(self, root: Path) -> None:
-        """Set the root of the runs, so that findings can use the results of searches there."""
+        """Set the root of the runs, so that findings can use the results of searches there, and
+        samples are found.
+        """
         with self._lock:
-            self._picture.findings.root = root
+            self._picture.findings.root = self._picture.samples.root = root
+
+    def samples_in(self, folder: Path) -> None:
+        """Set the folder of the only run that is drawn, where its samples are."""
+        with self._lock:
+            self._picture.samples.folder = folder
 
     def look_at(self, optimizer: int) -> None:
         """Show the learning-rate curves of this optimizer, where there are several."""

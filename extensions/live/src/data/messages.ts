@@ -405,6 +405,10 @@ export interface State {
   timeline?: Chip[];
   code?: string;
   memory?: { used: number; of: number | null; words: string } | null;
+  /** Which of `count` validations is shown; its content lies in "sample.0", "sample.1", … */
+  samples?: { count: number; place: number; step: number; epoch: number; of: number; parts: number } | null;
+  histograms?: { step: number; rows: LayerBars[]; note: string } | null;
+  still?: boolean; // a file without a kernel: nothing can be asked for
   script?: ScriptHead | null; // its text lies in "script.0", "script.1", …
 }
 
@@ -419,10 +423,36 @@ export interface ScriptHead {
   refused: Record<string, string>;
 }
 
-/** A part of the script's text; `of`: which showing it is of. */
-export interface ScriptPart {
+/** A part of a long text (a script, samples); `of`: which showing it is of. */
+export interface TextPart {
   of: number;
   text: string;
+}
+
+/** A histogram: heights from 0 to 99 of equally wide bins, and its range in words; `bad`: how many values were not finite. */
+export interface Bars {
+  heights: number[];
+  low: string;
+  high: string;
+  bad: number;
+}
+
+/** A layer that was measured. `function`: the activation function that its activations come from, or "". */
+export interface LayerBars {
+  name: string;
+  weights: Bars;
+  activations: Bars | null;
+  function: string;
+  dead: number | null;
+  saturated: number | null;
+}
+
+/** What one function of bench.watch returned. `why`: why there is nothing to show. */
+export interface SampleSet {
+  name: string;
+  items: { label: string; note: string; text: string; png?: string }[];
+  left_out: number;
+  why: string;
 }
 
 export interface Draw {

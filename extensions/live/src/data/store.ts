@@ -6,7 +6,7 @@ import { watchKernel } from "./kernel";
 import { Table } from "./table";
 import { isDraw, type FieldState, type State } from "./messages";
 
-export type Topic = keyof State | "fit" | "val" | "curve" | "earlier" | "heat" | "picked" | "clock" | "notes" | "rows" | "field" | "marker" | "clip" | "lost" | "drawer" | "study_trial" | "study_curve";
+export type Topic = keyof State | "fit" | "val" | "curve" | "earlier" | "heat" | "picked" | "clock" | "notes" | "rows" | "sample" | "field" | "marker" | "clip" | "lost" | "drawer" | "study_trial" | "study_curve";
 type Listener = (topics: ReadonlySet<Topic>) => void;
 
 const ASK_AGAIN_MS = 2000;

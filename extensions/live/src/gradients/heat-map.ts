@@ -340,7 +340,7 @@ export class HeatMap {
   /** Open a module; draw a layer as a line, or no more (`asLine`: a module too). */
   private choose(layer: number, asLine: boolean): void {
     const row = this.rows[layer];
-    if (!row || this.coming) return; // else it is another row than the one that is seen
+    if (!row || this.coming || this.store.state.still) return; // else it is another row than the one that is seen
     const [, first, end] = row;
     this.store.request(many(row) && !asLine ? "open_group" : "pick_layer", { first, end });
   }

@@ -32,11 +32,13 @@ export class Drawer {
     return this.store.tab === name;
   }
 
-  /** A single job of another process has no settings and no list of runs; several that are compared have their comparison. */
+  /** Samples are there where somebody watches. A single job of another process has no settings and no list of runs; several that are compared have their comparison. */
   draw(): void {
-    const { followed = false, compared } = this.store.state;
+    const { followed = false, still = false, compared, samples } = this.store.state;
+    const bare = still && this.store.fit.rows.count === 0; // a file of a search, or of a comparison
     for (const [name, { button, panel }] of this.tabs) {
-      button.hidden = followed && (name === "settings" || (name === "runs" && !compared));
+      const missing = { samples: !samples, gradients: bare, pace: bare, settings: followed, runs: followed && !compared };
+      button.hidden = missing[name];
       panel.hidden = button.hidden || !this.shows(name);
       button.setAttribute("aria-expanded", String(!panel.hidden));
     }

@@ -3,7 +3,7 @@
 import { copyText } from "./code-line";
 import { el, setText } from "../shared/dom";
 import type { Store } from "../data/store";
-import type { ScriptPart } from "../data/messages";
+import type { TextPart } from "../data/messages";
 import { texts } from "../texts";
 
 const { script: words } = texts;
@@ -92,7 +92,7 @@ export class Script {
     this.root.closest(".wb-panel")?.querySelector<HTMLElement>(".wb-run .wb-export")?.focus();
   }
 
-  private part(number: number): ScriptPart | null | undefined {
-    return (this.store.state as Record<string, unknown>)[`script.${number}`] as ScriptPart | null | undefined;
+  private part(number: number): TextPart | null | undefined {
+    return (this.store.state as Record<string, unknown>)[`script.${number}`] as TextPart | null | undefined;
   }
 }
