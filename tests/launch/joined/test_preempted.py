@@ -19,7 +19,6 @@ from workbench.events import Resumed
 from workbench.runs.read import list_runs
 from workbench.runs.run import Run
 
-
 pytestmark = pytest.mark.usefixtures("forked_ranks")
 
 

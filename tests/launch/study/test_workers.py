@@ -33,7 +33,7 @@ from workbench.runs.study.write import Claim, add_trial, change, claim, take_ove
 from workbench.tuners.study.plan import Train
 
 SPACE = {"lr": (1e-3, 1.0), "width": [4, 8, 16]}
-LONG = 80
+LONG = 40
 
 
 def training(study: wb.Study, begun: int = 1) -> list[PieceRecord]:
