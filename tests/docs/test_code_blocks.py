@@ -12,7 +12,9 @@ import matplotlib.pyplot as plt
 import pytest
 
 import workbench as wb
+from tests import warm
 from tests.docs.pages import PAGES, Block, blocks, name_of, script
+from workbench.launch.study import local
 
 RUN = [page for page in PAGES if script(page)]
 LEFT_OUT = [(page, block) for page in PAGES for block in blocks(page) if block.why_not]
@@ -22,6 +24,9 @@ LEFT_OUT = [(page, block) for page in PAGES for block in blocks(page) if block.w
 def main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[types.ModuleType]:
     """An empty `__main__` in a folder of its own; benches that it made are closed afterwards."""
     monkeypatch.chdir(tmp_path)
+    # workers of a study have imported torch already
+    forked = types.SimpleNamespace(executable=str(warm.python().executable))
+    monkeypatch.setattr(local, "sys", forked)
     module = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
     yield module

@@ -22,7 +22,7 @@ def main(address, *argv):
     first = lines.readline().strip()
     if not first.isdigit():
         sys.exit(f"no process was forked for {argv}: {first or 'the forking process has ended'}")
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda number, _: os.killpg(int(first), number))
     last = lines.readline()
     # the forking process has ended, and all of its own with it

@@ -54,7 +54,7 @@ from workbench.engine.checkpoint.pretrained import reference
 from workbench.engine.validation.watch import Watcher, name_of, uncallable
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown, Studied
 from workbench.export.errors import ExportError
-from workbench.export.file_format import ENDINGS, PAGES, ExportOptions, Format, is_verified
+from workbench.export.file_format import ENDINGS, PAGES, ExportOptions, Format
 from workbench.export.formats.launch_file import LaunchFile, LaunchFormat, LaunchOption
 from workbench.export.inputs.task import refusal
 from workbench.export.source.capture import CallSite
@@ -809,11 +809,9 @@ class Workbench(TrialBench):
         with self._idle():
             exported = export(file, run, self._site_of(run), self._task_of(run), options)
         notes = exported.notes
-        if verify and is_verified(exported.format):
+        if verify and exported.to_verify is not None:
             headless = exported.format == "workbench"
-            verification = verified(
-                file, exported.to_verify or exported.text, run, notes, headless=headless
-            )
+            verification = verified(file, exported.to_verify(), run, notes, headless=headless)
             notes = verification.notes
             sentence = f"{file}: {verification.text}"
             self._listeners.notify(Message(sentence, verification.level))

@@ -25,14 +25,15 @@ def fold(source: str, constants: Mapping[str, object], known: Mapping[str, Any])
     What `main` and the statements at the top level do not need is left out. A constant that is a
     dict or list with items stays a constant.
     """
-    text, before = Rewriter(source, known, constants).rewritten(), ""
-    while text != before:
-        before = text
+    settled = set[str]()
+    text = Rewriter(source, known, constants).rewritten()
+    program, before = Rewriter(text, known, settled=settled), ""
+    while program.text != before:
+        before = program.text
         for edits_of in (unneeded, parameters, inlined, names):
-            program = Rewriter(text, known)
-            if edits := edits_of(program.tree, program.code):
-                text = program.rewritten(edits)
-    text = laid_out(bare(text))
+            while edits := edits_of(program.tree, program.code):
+                program = Rewriter(program.rewritten(edits), known, settled=settled)
+    text = laid_out(bare(program.text))
     read = names_read(ast.parse(text))
     kept = [name for name, value in constants.items() if stays(value) and name in read]
     return "".join(laid_out(f"{name} = {literal(constants[name])}\n") for name in kept) + text

@@ -64,9 +64,9 @@ class Exported:
     """Why it is a headless script, where none was asked for."""
     saved: SavedData | None = None
     """The data next to it."""
-    to_verify: str = ""
-    """What is run to verify it: the same script with a log of its losses and comparisons with the
-    run; for a job's script the one that repeats the run.
+    to_verify: Callable[[], str] | None = None
+    """Writes what is run to verify it: the same script with a log of its losses and comparisons
+    with the run; for a job's script the one that repeats the run. None: it cannot be run so.
     """
 
 
@@ -180,15 +180,14 @@ def _headless(
     """A headless script. reason: why it is not stand-alone."""
     weights = None if start_of(run) is None else _beside(path, "start").name
     text, sliced = headless_script(path, run, site, task, weights, reason, options.evidence)
-    repeating = ""
+    repeating = text
     if options.job_root is not None:
-        repeating = text
         text, sliced = headless_script(
             path, run, site, task, weights, reason, options.evidence, options.job_root
         )
     _check(text, path, run)
     sliced.secrets.check(text)
-    return Exported(text, "workbench", tuple(sliced.differs), reason, to_verify=repeating)
+    return Exported(text, "workbench", tuple(sliced.differs), reason, to_verify=lambda: repeating)
 
 
 def _without_workbench(
@@ -211,15 +210,16 @@ def _without_workbench(
         plain=base is not None,
     )
     if format == "lightning":
-        text, equipped = lightning_script(recipe, task), ""
+        text = lightning_script(recipe, task)
     else:
         text = text_of(recipe, options)
-        equipped = text_of(recipe, replace(options, checks=True, log_file=True))
     _check(text, path, run)
     recipe.sliced.secrets.check(text)
     if format == "notebook":
         text = notebook(recipe, text)
-    return Exported(text, format, tuple(recipe.sliced.differs), saved=saved, to_verify=equipped)
+    notes, equipped = tuple(recipe.sliced.differs), replace(options, checks=True, log_file=True)
+    to_verify = None if format == "lightning" else lambda: text_of(recipe, equipped)
+    return Exported(text, format, notes, saved=saved, to_verify=to_verify)
 
 
 def _check(text: str, path: Path, run: Run) -> None:

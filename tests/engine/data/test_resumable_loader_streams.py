@@ -1,5 +1,8 @@
 """A stream that takes a position: going on in the middle of a pass holds for that pass alone, and leaves the user's own as it is."""
 
+import functools
+import itertools
+
 import datasets
 import pytest
 import torch
@@ -341,14 +344,38 @@ def seen(make, root, interval, lengths=(24,), **given):
     return model.rows, said
 
 
-@pytest.mark.parametrize(("interval", "lengths"), [(2, (24,)), (1.0, (24,)), (2, (9, 24))])
+MAKERS = {**STREAMS, "continues": Continues, "draws": Draws}
+OF_HUGGING_FACE = ("hugging face", "hugging face, shuffled")
+PLACES = [(2, (24,)), (1.0, (24,)), (2, (9, 24))]
+
+
+@pytest.fixture(scope="module")
+def without_averages(tmp_path_factory):
+    """The rows of a run whose weights are not averaged."""
+
+    @functools.cache
+    def rows(kind, interval):
+        return seen(MAKERS[kind], tmp_path_factory.mktemp("plain"), interval)[0]
+
+    return rows
+
+
 @pytest.mark.parametrize(
-    "kind", ["hugging face", "hugging face, shuffled", "numbers", "continues", "draws"]
+    ("kind", "place"),
+    [
+        *itertools.product(("numbers", "continues", "draws"), PLACES),
+        # each of these takes seconds: the two share the places
+        *(
+            pytest.param(kind, place, marks=() if often else pytest.mark.slow)
+            for kind, place in itertools.product(OF_HUGGING_FACE, PLACES)
+            for often in [(kind == "hugging face") != (place == PLACES[-1])]
+        ),
+    ],
 )
-def test_statistics_for_averaged_weights_move_no_stream(kind, interval, lengths, tmp_path):
+def test_statistics_for_averaged_weights_move_no_stream(kind, place, without_averages, tmp_path):
     """In the middle of an epoch and at its end, also where a run continues."""
-    make = {**STREAMS, "continues": Continues, "draws": Draws}[kind]
-    plain, _ = seen(make, tmp_path / "plain", interval)
+    interval, lengths = place
+    make, plain = MAKERS[kind], without_averages(kind, interval)
     found, said = seen(make, tmp_path / "averaged", interval, lengths, weight_averaging="ema")
     assert found == plain
     assert not said

@@ -16,10 +16,12 @@ import pytest
 import torch
 
 import workbench as wb
+from tests import warm
 from tests.slurm import cluster
 
 HERE = Path(__file__).parent
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+STARTS_TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+TORCHRUN = (sys.executable, *STARTS_TWO)
 OF_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
@@ -51,7 +53,12 @@ def written(folder: Path) -> list[dict[str, Any]]:
 def notebook(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The same calls with devices=2, as in a notebook."""
     folder = tmp_path_factory.mktemp("notebook")
-    ended = run([sys.executable], "all_calls.py", folder, "devices")
+    ended = warm.python().run(
+        str(HERE / "all_calls.py"),
+        "devices",
+        folder=folder,
+        environment=environment() | warm.FORKED_SERVER,
+    )
     assert ended.returncode == 0, ended.stderr
     return json.loads((folder / "rank0.json").read_text())  # type: ignore[no-any-return]
 
@@ -94,8 +101,9 @@ def sorted_runs(folder: Path) -> list[Any]:
     return [wb.Run.open(path) for path in sorted((folder / ".workbench" / "runs").glob("[0-9]*"))]
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_what_goes_wrong_is_named_on_each_rank(tmp_path: Path) -> None:
-    ended = run(TORCHRUN, "failing.py", tmp_path)
+    ended = run([sys.executable, *STARTS_TWO], "failing.py", tmp_path)
     assert ended.returncode == 0, ended.stderr
     first, second = written(tmp_path)
     for rank, errors in enumerate((first["errors"], second["errors"])):

@@ -13,16 +13,18 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import count
-from tests.launch.joined.test_joined import HERE, TORCHRUN, environment
+from tests.launch.joined.test_joined import HERE, STARTS_TWO, environment
 from tests.waiting import wait_for
 from workbench.events import Resumed
 from workbench.runs.read import list_runs
 from workbench.runs.run import Run
 
+pytestmark = pytest.mark.usefixtures("forked_ranks")
+
 
 def start(launcher: Sequence[str], folder: Path, **variables: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [*launcher, str(HERE / "preempted.py")],
+        [sys.executable, *launcher, str(HERE / "preempted.py")],
         cwd=folder,
         env=environment() | variables,
         stdout=(folder / "output.log").open("ab"),
@@ -39,8 +41,8 @@ def updates(root: Path) -> int:
 @pytest.mark.parametrize(
     ("launcher", "length"),
     [
-        pytest.param([sys.executable], 200, id="one process"),
-        pytest.param(TORCHRUN, 104, id="two ranks"),
+        pytest.param((), 200, id="one process"),
+        pytest.param(STARTS_TWO, 104, id="two ranks"),
     ],
 )
 def test_it_ends_with_the_losses_of_an_undisturbed_one(
@@ -56,7 +58,7 @@ def test_it_ends_with_the_losses_of_an_undisturbed_one(
         job = start(launcher, folders[1])
         wait_for(lambda job=job, wanted=wanted: updates(root) > wanted or job.poll() is not None)
         # a number for each signal: schedulers send either
-        job.send_signal(signal.SIGTERM if launcher is TORCHRUN or number % 2 else signal.SIGUSR1)
+        job.send_signal(signal.SIGTERM if launcher or number % 2 else signal.SIGUSR1)
         assert job.wait(60) != 0
         assert list_runs(root)[-1].status == "stopped"
     assert start(launcher, folders[1]).wait(120) == 0, (folders[1] / "output.log").read_text()
@@ -68,7 +70,7 @@ def test_it_ends_with_the_losses_of_an_undisturbed_one(
 
 
 def test_ranks_that_torchrun_starts_again_go_on(tmp_path: Path) -> None:
-    job = start([*TORCHRUN, "--max-restarts", "1"], tmp_path, DIES_AT_FIRST="1")
+    job = start([*STARTS_TWO, "--max-restarts", "1"], tmp_path, DIES_AT_FIRST="1")
     assert job.wait(120) == 0, (tmp_path / "output.log").read_text()
     runs = list_runs(tmp_path / ".workbench")
     # torchrun sends SIGTERM when rank 0 has lost the other one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import workbench as wb
+from tests import warm
 from tests.bench import study_parts
 from tests.launch.launched import gone, kernel
 from tests.waiting import wait_for
@@ -31,7 +33,7 @@ from workbench.runs.study.write import Claim, add_trial, change, claim, take_ove
 from workbench.tuners.study.plan import Train
 
 SPACE = {"lr": (1e-3, 1.0), "width": [4, 8, 16]}
-LONG = 80
+LONG = 40
 
 
 def training(study: wb.Study, begun: int = 1) -> list[PieceRecord]:
@@ -66,7 +68,9 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[wb.Workben
     """A study that three workers have trained, of which one was killed and one was told to end."""
     root = tmp_path_factory.mktemp("study")
     with study_parts.bench(root, max_epochs=LONG, checkpoint_every=4) as bench:
-        study = bench.study(SPACE, budget=3.4, workers=3)  # whole fits
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "executable", str(warm.python().executable))
+            study = bench.study(SPACE, budget=3.4, workers=3)  # whole fits
         wait_for(lambda: training(study, 9))
         os.kill(training(study, 9)[0].claim["pid"], signal.SIGKILL)
         wait_for(lambda: training(study, 9))
@@ -112,6 +116,7 @@ def test_a_piece_is_taken_over_and_never_trained_twice(
     assert sum(bool(run.resumes) for run in continued) == taken_over
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_study_outlives_the_kernel_that_made_it(tmp_path: Path) -> None:
     with kernel(KERNEL, str(tmp_path)) as made:
         wait_for(lambda: [*study_folders(tmp_path)])
@@ -220,6 +225,7 @@ def test_take_overs_without_progress_end() -> None:
     assert not why_hopeless([Attempt("", 0, 0, given_back=False)] * 8)
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_study_of_another_version_is_refused(study: wb.Study) -> None:
     head = study.path / "study.json"
     head.write_text(head.read_text().replace('"torch": "', '"torch": "1.'))

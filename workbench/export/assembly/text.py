@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import itertools
 import re
 import shlex
@@ -291,8 +292,21 @@ def _package_of(choice: str | Mapping[str, Any] | None) -> list[str]:
 
 def packages(modules: Iterable[str]) -> list[str]:
     """The names by which modules are installed: "scikit-learn" for "sklearn"."""
-    installed = packages_distributions()
-    return sorted(installed.get(module, [module])[0] for module in modules)
+    wanted = set(modules)
+    if not wanted:
+        return []
+    if not wanted <= _distributions().keys():
+        _distributions.cache_clear()  # one may have been installed since
+    installed = _distributions()
+    return sorted(installed.get(module, [module])[0] for module in wanted)
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    """The distributions of each module, kept: it reads the files' lists of all that is
+    installed.
+    """
+    return packages_distributions()
 
 
 def had(r: ScriptSpec) -> str:

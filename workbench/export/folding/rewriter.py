@@ -5,6 +5,7 @@ edits.
 from __future__ import annotations
 
 import ast
+import bisect
 import functools
 import inspect
 import operator
@@ -55,12 +56,22 @@ class Rewriter:
     """Writes a program anew, with values in place of constants and without what never runs."""
 
     def __init__(
-        self, text: str, known: Mapping[str, Any], constants: Mapping[str, object] | None = None
+        self,
+        text: str,
+        known: Mapping[str, Any],
+        constants: Mapping[str, object] | None = None,
+        settled: set[str] | None = None,
     ) -> None:
+        """settled: the statements in which nothing is to change without an edit. Those that it
+        meets are added. None: none is known.
+        """
         assert text.isascii()  # an offset in bytes is one in characters
         self.text, self.tree, self.lines = text, ast.parse(text), text.splitlines(keepends=True)
         self.known, self.constants = known, constants or {}
         self.edits: Edits = {}
+        self.edited: Sequence[int] = ()
+        """The lines that have edits."""
+        self.settled = set[str]() if settled is None else settled
         self.starts = [0]
         for line in self.lines:
             self.starts.append(self.starts[-1] + len(line))
@@ -76,7 +87,19 @@ class Rewriter:
     def rewritten(self, edits: Edits | None = None) -> str:
         """The new text."""
         self.edits = edits or {}
-        return self.block(self.tree.body, 0)
+        signatures = [node for node in self.edits if isinstance(node, ast.arguments)]
+        placed = [node for node in self.edits if not isinstance(node, ast.arguments)]
+        placed += [parameter for node in signatures for parameter in node.args]
+        self.edited = sorted({node.lineno for node in placed})  # type: ignore[attr-defined]
+        text = self.block(self.tree.body, 0)
+        if signatures:
+            self.settled.clear()  # calls may pass what is a default now
+        return text
+
+    def is_edited(self, first: int, last: int) -> bool:
+        """Whether any of these lines has an edit."""
+        index = bisect.bisect_left(self.edited, first)
+        return index < len(self.edited) and self.edited[index] <= last
 
     # -- expressions
 
@@ -224,6 +247,18 @@ class Rewriter:
 
     def statement(self, node: Any, first: int) -> str:
         """The new lines of a statement; "" where it is left out."""
+        if self.is_edited(first, node.end_lineno):
+            return self.changed(node, first)
+        lines = self.text[self.starts[first - 1] : self.starts[node.end_lineno]]
+        if lines in self.settled:
+            return lines
+        code = self.changed(node, first)
+        if code == lines:
+            self.settled.add(lines)
+        return code
+
+    def changed(self, node: Any, first: int) -> str:
+        """The new lines of a statement that may have something to change."""
         if node in self.edits:
             code = self.edits[node]
             return f"{' ' * node.col_offset}{code}\n" if code else ""
