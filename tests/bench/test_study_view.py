@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import workbench as wb
 from tests.bench.study_parts import recorded
 from workbench.export.errors import ExportError
-from workbench.runs.study.record import TrialProposal
+from workbench.runs.study.record import PieceEnd, TrialProposal
 from workbench.runs.study.write import add_trial, claim
 
 

@@ -17,7 +17,7 @@ from workbench.plots.drawing.drawable import with_picture
 from workbench.runs.folder.ids import is_id
 from workbench.runs.printable import printable
 from workbench.runs.read import RUNS
-from workbench.runs.study.record import PieceEnd, PieceRecord, StudyRecord, TrialRecord
+from workbench.runs.study.record import StudyRecord
 from workbench.runs.tables.compare import MOST
 from workbench.runs.tables.render import html_table, text_table
 from workbench.settings import SettingsError
