@@ -102,6 +102,7 @@ def test_the_runs_of_a_folder_are_filtered_by_what_is_known_of_them(tmp_path: Pa
     assert ids("batch_size == none") == ids("lr > 1") == []
     with pytest.raises(ValueError, match="condition='lrr < 1': 'lrr' is no column: near it are lr"):
         runs.filter("lrr < 1")
+    assert RunList().filter("val_loss < 1") == []
     known = facts(RunBrief.of(runs[0]), Annotations())
     assert {*OF_RUNS, *Settings.model_fields} <= {*columns_of([known])}
     assert {*OF_RUNS} <= {*known}

@@ -96,6 +96,8 @@ class RunList(list[Run]):
         without a comparison are a search. Each record is read once for it. The panel's table of
         runs takes the same text.
         """
+        if not self:  # nobody knows which metrics there will be
+            return type(self)()
         briefs = [RunBrief.of(run) for run in self]
         known = [
             facts(brief, Annotations() if brief.path is None else read_annotations(brief.path))
