@@ -496,7 +496,11 @@ ATTRIBUTES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "last_model_path",
         ),
         _IN_FOLDER: (
-            "save", "save_model", "export",
+            "save", "save_model",
+        ),
+        "bench.export('train.py', run) writes a script that repeats it, and bench.export('run.html', "
+        "run) a page": (
+            "export", "to_script", "script", "to_html", "html", "share",
         ),
         "plot() draws it": (
             "plots", "plot_loss", "plot_metrics", "recorder", "show", "plot_history",
