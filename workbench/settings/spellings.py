@@ -498,8 +498,8 @@ ATTRIBUTES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         _IN_FOLDER: (
             "save", "save_model",
         ),
-        "bench.export('train.py', run) writes a script that repeats it, and bench.export('run.html', "
-        "run) a page": (
+        "bench.export('train.py', run) writes a script that repeats it, and"
+        " bench.export('run.html', run) a page": (
             "export", "to_script", "script", "to_html", "html", "share",
         ),
         "plot() draws it": (
