@@ -128,6 +128,9 @@ CASES: dict[str, tuple[str, str]] = {
         f"{PAIR}, lr_schedule='wsd', warmup=0.1, decay_fraction=0.4, min_lr_ratio=0.1, max_epochs=3", "",
     ),
     "the inverse square root": (f"{PAIR}, lr_schedule='inverse_sqrt', warmup=3, min_lr_ratio=0.8, max_epochs=2", ""),
+    "the inverse square root, with a warm-up of no update": (
+        f"{PAIR}, lr_schedule='inverse_sqrt', warmup=0.01, max_steps=8", "",
+    ),
     "restarts, a power": (f"{PAIR}, lr_schedule='cosine_restarts', restarts=1, max_epochs=2", ""),
     "one cycle with a warm-up": (f"{PAIR}, lr_schedule='one_cycle', warmup=1, max_epochs=2", ""),
     "a plateau": (

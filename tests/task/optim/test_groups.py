@@ -212,7 +212,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "no option": (wb.group("head"), "has no option"),
     "a rate": (wb.group("head", lr=0.1), "give lr_scale"),
     "a negative scale": (wb.group("head", lr_scale=-1), "at least 0"),
-    "an unknown option": (wb.group("head", betas=(0.9, 0.9)), "betas.*SGD has no such option"),
+    "an unknown option": (
+        wb.group("head", betas=(0.9, 0.9)),
+        "betas.*SGD, which trains head.weight, has no such option",
+    ),
     "a contradiction": (
         [wb.group("head", weight_decay=0), wb.group("*.bias", weight_decay=1)],
         r"gives head\.bias weight_decay=1, and groups\[0\].* gives it 0",
@@ -220,6 +223,16 @@ BAD: dict[str, tuple[Any, str]] = {
     "a factor": (wb.layer_decay(2), "above 0 and up to 1"),
     "an unknown layer": (wb.layer_decay(0.5, layers=["stem", "bloks"]), "layers='bloks' matches"),
     "another function": (wb.group(lambda p: True, lr_scale=2), "called with a parameter's name"),
+    "a function without what it is for": (is_small, r"wb\.group\(f, weight_decay=0\)"),
+    "a rule for nothing": (lambda named: {}, "matches no parameter"),
+    "a rule with a rate": (
+        lambda named: {"head.bias": {"lr": 5.0}},
+        "head.bias: lr=5.0: .*lr_scale",
+    ),
+    "a rule with an unknown option": (
+        lambda named: {"head.bias": {"weight_decai": 0}},
+        "weight_decai=0: SGD, which trains head.bias, .*Did you mean 'weight_decay'",
+    ),
     "a rule that returns a list": (lambda named: ["head"], "returns a dict of options"),
 }
 
@@ -239,5 +252,39 @@ def test_what_cannot_have_groups_says_so(tmp_path: Path) -> None:
         TaskError, match="groups=: optimizer=listed gets a list of parameter groups"
     ):
         make(tmp_path, "no_decay_norm_bias", optimizer=listed)
+    model = Net()
+    for deaf in (lambda params, lr: torch.optim.SGD(model.parameters(), lr), torch.optim.LBFGS):
+        with (
+            pytest.raises(TaskError, match=r"groups=: optimizer="),
+            make(tmp_path, "no_decay_norm_bias", model, optimizer=deaf) as bench,
+        ):
+            bench.fit().result()
+    model.head.requires_grad_(False)
+    with pytest.raises(TaskError, match=r"matches only frozen parameters \(head\.weight"):
+        make(tmp_path, wb.group("head", lr_scale=2), model)
     with pytest.raises(SettingsError, match="Did you mean 'groups'"):
         make(tmp_path, None, param_groups=[])
+
+
+def test_a_rule_with_an_option_of_one_part_holds_there(tmp_path: Path) -> None:
+    optimizer = {"blocks": SGD, "": torch.optim.AdamW}
+    with make(tmp_path, wb.group("norm", betas=(0.8, 0.9)), optimizer=optimizer, lr=1e-3) as bench:
+        assert bench.fit(max_steps=2).result().status == "finished"
+
+
+def test_a_decay_is_searched_beside_one_that_a_rule_gives(tmp_path: Path) -> None:
+    groups = [wb.group("stem", weight_decay=0.5)]
+    with make(tmp_path, groups, optimizer="adamw", lr=1e-3, max_epochs=40) as bench:
+        search = bench.find_weight_decay().result()
+    assert len({trial.weight_decay for trial in search.trials}) > 1
+
+
+def test_names_and_scales_of_all_rates_go_together(tmp_path: Path) -> None:
+    def by_name(named_parameters: Any, lr: float) -> torch.optim.Optimizer:
+        return torch.optim.SGD(named_parameters, lr, momentum=0.9, weight_decay=0.1)
+
+    groups, options = CASES["all rates are scaled"]
+    with make(tmp_path, groups, optimizer=by_name) as bench:
+        np.testing.assert_array_equal(bench.fit().result().history["loss"], twin(options))
+        with pytest.raises(TaskError, match=r"find_lr\(group=0\): this parameter group has no"):
+            bench.find_lr(group=0).result()

@@ -51,7 +51,7 @@ def make_schedule(optimizer, config, updates):
         if SCHEDULE == "constant":
             return 1.0
         if SCHEDULE == "inverse_sqrt":
-            if WARMS_UP:
+            if WARMS_UP and warmup:
                 rate = 1.0 / math.sqrt(update / warmup)
             else:
                 rate = 1.0 / math.sqrt((update + 10_000) / 10_000)

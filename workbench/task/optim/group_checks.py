@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from workbench.task.errors import TaskError
 from workbench.task.optim.group_rules import Group, LayerDecay
 from workbench.task.optim.groups import named_rules
+from workbench.task.signature import fits
 from workbench.values import shown
 
 OF_RULES = ("name", "lr_scale")
@@ -57,8 +58,12 @@ def _check_group(number: int, rule: Group) -> None:
     options = {key: value for key, value in rule.options.items() if key != "name"}
     if not options:
         raise TaskError(f"{text} has no option: give lr_scale=… or weight_decay=….")
-    if not isinstance(rule.options["name"], str):
-        raise TaskError(f"{text}: name={shown(rule.options['name'])} is no text.")
+    _check_values(text, rule.options)
+
+
+def _check_values(text: str, options: Mapping[str, Any]) -> None:
+    if not isinstance(options.get("name", ""), str):
+        raise TaskError(f"{text}: name={shown(options['name'])} is no text.")
     if "lr" in options:
         raise TaskError(
             f"{text}: lr={shown(options['lr'])}: the rates of groups keep their ratio to the"
@@ -94,34 +99,57 @@ def options_by_rule(
         text = f"groups[{number}]"
         if isinstance(rule, Group):
             text += f": wb.group({shown(rule.match)}, …)"
-        try:
-            options = (named_rules()[rule] if isinstance(rule, str) else rule)(named)
-        except Exception as error:
-            raise TaskError(
-                f"{text} failed with {type(error).__name__}: {error}. Its function is called with a"
-                " parameter's name and the parameter."
-            ) from error
-        if not isinstance(options, Mapping) or options.keys() - named.keys():
-            raise TaskError(
-                f"{text} returned {shown(options)}: a rule returns a dict of options by the names"
-                " of parameters."
-            )
-        if isinstance(rule, Group):
-            _check_matches(text, rule, options.keys(), named)
-        elif isinstance(rule, LayerDecay):
+        options = _said(text, rule, named)
+        if isinstance(rule, LayerDecay):
             for prefix in rule.layers or ():
                 layer = Group(prefix, {})
                 _check_matches(f"{text}: layers={prefix!r}", layer, layer(named), named)
+        elif not isinstance(rule, str):
+            _check_matches(text, rule, options, named)
         said.append((text, options))
     _refuse_contradictions(said)
     return said
 
 
-def _check_matches(text: str, rule: Group, matched: Any, named: Mapping[str, Tensor]) -> None:
+def _said(text: str, rule: Any, named: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Any]]:
+    """The options of each parameter by its name, as a rule gives them, checked."""
+    if not isinstance(rule, str | Group | LayerDecay) and not fits(rule, {}):
+        raise TaskError(
+            f"{text}={shown(rule)} takes a parameter's name and the parameter: say what it is for,"
+            " wb.group(f, weight_decay=0)."
+        )
+    options: Any = None
+    try:
+        options = (named_rules()[rule] if isinstance(rule, str) else rule)(named)
+    except Exception as error:
+        called = (
+            "a parameter's name and the parameter" if isinstance(rule, Group) else "all by name"
+        )
+        raise TaskError(
+            f"{text} failed with {type(error).__name__}: {error}. Its function is called with"
+            f" {called}."
+        ) from error
+    is_dict = isinstance(options, Mapping) and not options.keys() - named.keys()
+    if not is_dict or not all(isinstance(values, Mapping) for values in options.values()):
+        raise TaskError(
+            f"{text} returned {shown(options)}: a rule returns a dict of options by the names of"
+            " parameters, {'head.bias': {'weight_decay': 0}}."
+        )
+    for name, values in options.items():
+        _check_values(f"{text}: {name}", values)
+    return dict(options)
+
+
+def _check_matches(
+    text: str,
+    rule: Any,
+    matched: Mapping[str, Mapping[str, Any]],
+    named: Mapping[str, Tensor],
+) -> None:
     if not matched:
         parts = list(dict.fromkeys(name.partition(".")[0] for name in named))
         near = ""
-        if isinstance(rule.match, str):
+        if isinstance(rule, Group) and isinstance(rule.match, str):
             known = {name.rpartition(".")[0] for name in named} | set(parts) | named.keys()
             close = difflib.get_close_matches(rule.match, known, n=1, cutoff=0.5)
             near = f" Did you mean {close[0]!r}?" if close else ""
@@ -129,7 +157,12 @@ def _check_matches(text: str, rule: Group, matched: Any, named: Mapping[str, Ten
             f"{text} matches no parameter of the model, which has"
             f" {', '.join(map(repr, parts[:8]))}{', …' if len(parts) > 8 else ''}.{near}"
         )
-    if rule.options and len(matched) == len(named):
+    if not any(named[name].requires_grad for name in matched):
+        raise TaskError(
+            f"{text} matches only frozen parameters ({', '.join([*matched][:3])}), which no"
+            " optimizer has: leave it out, or let them train (requires_grad_(True))."
+        )
+    if isinstance(rule, Group) and rule.options and len(matched) == len(named):
         settings = {"lr_scale": "the setting lr", "weight_decay": "the setting weight_decay"}
         others = (settings[key] for key in rule.options if key in settings)
         raise TaskError(
@@ -153,19 +186,37 @@ def _refuse_contradictions(said: Sequence[tuple[str, Mapping[str, Mapping[str, A
                     )
 
 
-def check_options(optimizer: Optimizer, rules: Sequence[Any], whose: str) -> None:
-    """Raise TaskError where a group has an option that its optimizer does not know."""
-    known = {*optimizer.defaults, *inspect.signature(type(optimizer)).parameters}
-    for number, rule in enumerate(rules):
-        for key in rule.options if isinstance(rule, Group) else ():
-            if key not in known and key not in OF_RULES:
+def check_options(
+    optimizer: Optimizer,
+    said: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]],
+    named: Mapping[str, Tensor],
+) -> None:
+    """Raise TaskError where a group has an option that its optimizer does not know. said: by
+    `options_by_rule`.
+    """
+    kind = type(optimizer).__name__
+    known = {*optimizer.defaults, *inspect.signature(type(optimizer)).parameters, *OF_RULES}
+    parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for text, options in said:
+        for name, values in options.items():
+            unknown = values.keys() - known if id(named[name]) in parameters else ()
+            for key in sorted(unknown):
                 listed = sorted(set(optimizer.defaults) - {"lr", "params"})
                 near = difflib.get_close_matches(key, listed, n=1, cutoff=0.6)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise TaskError(
-                    f"groups[{number}]: {key}={shown(rule.options[key])}: {whose} has no such"
+                    f"{text}: {key}={shown(values[key])}: {kind}, which trains {name}, has no such"
                     f" option.{hint} It has {', '.join(listed)}."
                 )
+
+
+def are_handed_on(groups: Sequence[Mapping[str, Any]], optimizer: Optimizer) -> bool:
+    """Whether an optimizer has these parameter groups, with their options."""
+    by_parameters = {frozenset(map(id, group["params"])): group for group in optimizer.param_groups}
+    return all(
+        group.keys() <= by_parameters.get(frozenset(map(id, group["params"])), {}).keys()
+        for group in groups
+    )
 
 
 def _is_number(value: Any) -> bool:

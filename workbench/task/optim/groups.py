@@ -63,6 +63,8 @@ def by_rules(
                 label = ", ".join(labels) if labels else "rest"
                 groups[key] = {**whole, **options, "params": [], "name": label}
             groups[key]["params"].append(parameter)
+            if "weight_decay" in options:
+                groups[key]["own_weight_decay"] = True
     divided = sorted(groups.values(), key=lambda group: group.get("lr_scale", 1.0) != 1.0)
     if divided and divided[0].get("lr_scale", 1.0) != 1.0:
         divided.insert(0, {"params": [], "name": "lr"})

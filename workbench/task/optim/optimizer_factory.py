@@ -13,10 +13,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from workbench.task.errors import TaskError
-from workbench.task.optim.group_checks import check_options, options_by_rule
+from workbench.task.optim.group_checks import are_handed_on, check_options, options_by_rule
 from workbench.task.optim.groups import by_rules, scale_rates
 from workbench.task.signature import parameters
 
+_HAND_ON = (
+    "Let it hand the list to the optimizer as it is, lambda params, lr: torch.optim.SGD(params,"
+    " lr=lr), or leave groups= out."
+)
 NAMED = "named_parameters"
 """The first parameter of a function that gets pairs of a name and a parameter."""
 _PROBED = 1e-3
@@ -152,23 +156,31 @@ class OptimizerFactory:
         """What it makes of the parameters, in groups where there are rules."""
         handed: list[Any] = list(parameters)
         if self._rules:
-            options_by_rule(self._rules, self._named())
-            handed = by_rules(handed, self._rules, self._named())
+            rules = options_by_rule(self._rules, self._named())
+            handed = groups = by_rules(handed, self._rules, self._named())
         if self.takes_names:
             names = {id(parameter): name for name, parameter in self._named().items()}
             handed = [_with_names(item, names) for item in handed]
+        if not self._rules:
+            return self.make(handed, **arguments)
         try:
             optimizer = self.make(handed, **arguments)
-        except (TypeError, AttributeError) as error:
-            if not self._rules or self._is_plain:
-                raise
+        except (TypeError, AttributeError, ValueError) as error:
+            self.make(list(parameters), **arguments)  # without groups it has no other error
+            remedy = "Leave groups= out, or take another optimizer."
+            if not self._is_plain:
+                remedy = _HAND_ON
             raise TaskError(
                 f"groups=: optimizer={self.name} gets a list of parameter groups then, and failed"
-                f" with {type(error).__name__}: {error}. Let it hand the list to the optimizer as"
-                " it is, lambda params, lr: torch.optim.SGD(params, lr=lr), or leave groups= out."
+                f" with {type(error).__name__}: {error}. {remedy}"
             ) from error
-        if self._rules and isinstance(optimizer, Optimizer):
-            check_options(optimizer, self._rules, type(optimizer).__name__)
+        if isinstance(optimizer, Optimizer):
+            check_options(optimizer, rules, self._named())
+            if not are_handed_on(groups, optimizer):
+                raise TaskError(
+                    f"groups=: optimizer={self.name} makes a {type(optimizer).__name__} with other"
+                    f" parameter groups than those that it gets. {_HAND_ON}"
+                )
             scale_rates(optimizer)
         return optimizer
 
@@ -234,6 +246,8 @@ class OptimizerFactory:
 
 def _with_names(item: Any, names: Mapping[int, str]) -> Any:
     """A parameter, or a group of them, with their names."""
+    if isinstance(item, Mapping) and not item["params"]:
+        return {**item, "param_names": []}
     if isinstance(item, Mapping):
         return {**item, "params": [_with_names(parameter, names) for parameter in item["params"]]}
     return names.get(id(item), ""), item
@@ -258,11 +272,9 @@ def leading_group(rates: Sequence[float]) -> int:
 
 def leading_decay(optimizer: Optimizer) -> float | None:
     """The weight decay of the first parameter group that has one above 0; 0 where all are 0,
-    None where none has any.
+    None where none has any. Groups whose rule gives them a decay do not count.
     """
-    decays = [
-        float(group["weight_decay"]) for group in optimizer.param_groups if "weight_decay" in group
-    ]
+    decays = [float(group["weight_decay"]) for group in _decayed(optimizer)]
     return next(filter(None, decays), decays[0] if decays else None)
 
 
@@ -273,9 +285,17 @@ def set_weight_decay(optimizer: Optimizer, value: float) -> None:
     Where all are at 0, all get the value.
     """
     first = leading_decay(optimizer)
-    for group in optimizer.param_groups:
-        if "weight_decay" in group:
-            group["weight_decay"] = (group["weight_decay"] / first if first else 1.0) * value
+    for group in _decayed(optimizer):
+        group["weight_decay"] = (group["weight_decay"] / first if first else 1.0) * value
+
+
+def _decayed(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The parameter groups that follow the setting `weight_decay`."""
+    return [
+        group
+        for group in optimizer.param_groups
+        if "weight_decay" in group and not group.get("own_weight_decay")
+    ]
 
 
 def base_rate(optimizer: Optimizer, whose: str) -> float:

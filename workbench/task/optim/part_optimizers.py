@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from workbench.task.errors import TaskError
 from workbench.task.optim.closures import closure_use
+from workbench.task.optim.group_rules import is_in
 from workbench.task.optim.optimizer_factory import OptimizerFactory
 from workbench.task.optim.optimizer_state import load_state, state_of
 from workbench.values import shown
@@ -179,7 +180,7 @@ def _split(
     split: dict[str, list[Tensor]] = {label: [] for label in labels}
     without = []
     for key in labels.values():
-        if isinstance(key, str) and key != REST and not any(_fits(key, name) for name in named):
+        if isinstance(key, str) and key != REST and not any(is_in(name, key) for name in named):
             parts = sorted({name.partition(".")[0] for name in named})
             raise TaskError(
                 f"optimizer={{{key!r}: …}}: the model has no part of this name; it has"
@@ -188,7 +189,11 @@ def _split(
     for name, parameter in named.items():
         if id(parameter) not in trained:
             continue
-        fitting = [key for key in labels if isinstance(labels[key], str) and _fits(key, name)]
+        fitting = [
+            key
+            for key in labels
+            if labels[key] and isinstance(labels[key], str) and is_in(name, key)
+        ]
         if not fitting:
             fitting = [
                 label
@@ -218,10 +223,6 @@ def _split(
             " freeze them (requires_grad_(False))."
         )
     return {key: group for key, group in split.items() if group}
-
-
-def _fits(key: str, name: str) -> bool:
-    return key != REST and (name == key or name.startswith(f"{key}."))
 
 
 def _holds(label: str, rule: Callable[..., Any], name: str, parameter: Tensor) -> bool:

@@ -207,6 +207,11 @@ def _groups(optimizer: Optimizer, group: int | str) -> tuple[int, ...]:
             else f"are {len(names)} parameter groups, 0 to {len(names) - 1}"
         )
         raise TaskError(f"find_lr(group={group}): there {count_in_words}.")
+    if not optimizer.param_groups[group]["params"]:
+        raise TaskError(
+            f"find_lr(group={group}): this parameter group has no parameters; the rules of groups="
+            " scale the rates of all. Give the name of a rule."
+        )
     return (group,)
 
 
