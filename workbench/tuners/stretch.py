@@ -28,7 +28,7 @@ from workbench.task import rng
 from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_factory import leading_group
 from workbench.task.protocol import Task
-from workbench.techniques.schedules import built_in
+from workbench.techniques.schedules import Multiplier, built_in
 from workbench.tuners.trial_batches import by_indices, cycled_windows
 from workbench.values import shown
 
@@ -149,10 +149,19 @@ def _follows(opt: OptimizerHandle, kind: type[LRScheduler]) -> bool:
     )
 
 
-def shape(settings: Settings, schedule: str, length: int, warmup: float = 0.0) -> list[float]:
-    """The factor of the rate at each update of a stretch: the run's schedule, compressed to
-    `length` updates, of which this share are its warm-up.
+def shape(
+    settings: Settings,
+    schedule: str,
+    length: int,
+    warmup: float = 0.0,
+    planned: int | None = None,
+) -> list[float]:
+    """The factor of the rate at each update of a stretch: the run's schedule of `planned` updates,
+    compressed to `length` updates, of which this share are its warm-up.
     """
+    if schedule == "inverse_sqrt" and not warmup:  # it falls with updates, and not with the run
+        factor = Multiplier(schedule, 0, 0, settings.min_lr_ratio)
+        return [factor(n * (planned or length) // length) for n in range(length)]
     if schedule == "constant" and not warmup:
         return [1.0] * length
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
@@ -233,7 +242,9 @@ def loss_after(
                 set_lr(rate * share)
 
         first = session.optimizers[0]
-        shares = shape(chosen, schedule_of(session.settings, first), length, warmup)
+        shares = shape(
+            chosen, schedule_of(session.settings, first), length, warmup, session.updates
+        )
         loss = train(session, first, shares, set_share, by_val=by_val, held=held)
         return float(session.ranks.broadcast_object(loss))
 
