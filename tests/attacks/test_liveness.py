@@ -181,10 +181,11 @@ def test_a_person_who_knows_that_it_ended_deletes_it(tmp_path: Path) -> None:
 
 def test_the_panels_table_says_that_it_does_not_know(tmp_path: Path) -> None:
     from workbench.runs.tables.brief import RunBrief
-    from workbench.ui.canvas.runs.runs_table import listed
+    from workbench.ui.canvas.runs.runs_page import Pages, View
 
     path = unseen_here(tmp_path, "0001-fit", host="another")
-    assert listed([RunBrief.read(path)], 1, {})["rows"][0]["status"] == "running?"
+    page = Pages().page(View(), [RunBrief.read(path)], (1, 0), {})
+    assert page.parts[0][0]["status"] == "running?"
 
 
 def test_who_attaches_to_it_is_told(tmp_path: Path) -> None:

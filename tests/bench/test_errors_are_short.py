@@ -65,8 +65,8 @@ def test_names_of_a_benchs_arguments_count(tmp_path):
 
 
 def test_an_argument_of_another_method_says_whose_it_is(bench):
-    with pytest.raises(wb.SettingsError, match=r"'min_lr': it is an argument of bench.find_lr\(\)"):
-        bench.fit(min_lr=1e-5)
+    with pytest.raises(wb.SettingsError, match=r"'max_lr': it is an argument of bench.find_lr\(\)"):
+        bench.fit(max_lr=1e-5)
     with pytest.raises(
         wb.SettingsError, match=r"'init_val': it is an argument of bench.find_batch_size\(\)"
     ):

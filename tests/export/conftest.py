@@ -28,9 +28,11 @@ def equipped(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def comparable_scripts() -> Iterator[None]:
-    """Scripts have a log of their losses and comparisons with the run, unless a test says otherwise."""
+    """Scripts have a log of their losses and comparisons with the run, unless a test says otherwise.
+    Tests of other folders, which the same process may run, have none.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for name in ("export", "script"):
             patch.setattr(Workbench, name, equipped(getattr(Workbench, name)))

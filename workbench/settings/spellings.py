@@ -14,8 +14,8 @@ from workbench.values import SettingsError, plain, shown
 T = TypeVar("T")
 
 _BENCH = (
-    "model", "train", "val", "test", "loss", "metrics", "collate_fn", "val_collate_fn", "avg_fn",
-    "should_update",
+    "model", "train", "val", "test", "loss", "metrics", "groups", "collate_fn", "val_collate_fn",
+    "avg_fn", "should_update",
     "listeners", "trackers", "root", "dry_run",
 )  # fmt: skip
 _START = "a fit continues from a checkpoint with bench.fit(start='0012-fit'), or start='continue'"
