@@ -27,9 +27,9 @@ from workbench.ui.canvas.transport.messages import cut
 from workbench.values import value_text
 
 TRIALS = 300
-"""The most trials that are sent: the newest, the best and the baseline."""
+"""The most trials that are sent, besides the best and the baseline: the newest."""
 _CURVES = 100
-"""The most trials whose curves are sent."""
+"""The most of these whose curves are sent, besides the best and the baseline."""
 _POINTS = 60
 """The most points of a curve."""
 _NAMES, _DIMENSIONS, _CHOICES, _SENTENCES = 12, 16, 24, 12
@@ -90,7 +90,7 @@ class Describer:
         names = [*dict.fromkeys(name for t in record.trials for name in t.values)][:_NAMES]
         space = Space.from_record(record.space, record.priors)
         points = {point.number: point for point in data.trials}
-        sent = _sent(record)
+        sent = _sent(record, TRIALS)
         best, baseline = record.best, record.baseline
         values: Values = {
             "study": {
@@ -146,7 +146,7 @@ class Describer:
     def _curves(self, record: StudyRecord, *, every: bool) -> Values:
         """The curves of trials; those alone that train, unless `every`."""
         values: Values = {}
-        for trial in _sent(record)[-_CURVES:]:
+        for trial in _sent(record, _CURVES):
             trains = any(piece.end is None for piece in trial.pieces)
             if not (every or trains):
                 continue
@@ -191,8 +191,9 @@ def _now(record: StudyRecord, status: str, workers: int) -> Values:
     }
 
 
-def _sent(record: StudyRecord) -> list[TrialRecord]:
-    newest = record.trials[-TRIALS:]
+def _sent(record: StudyRecord, most: int) -> list[TrialRecord]:
+    """The newest trials, after the baseline and the best one where these are older."""
+    newest = record.trials[-most:]
     marked = [trial for trial in (record.baseline, record.best) if trial is not None]
     numbers = {trial.number for trial in newest}
     return [*(trial for trial in marked if trial.number not in numbers), *newest]
