@@ -369,7 +369,7 @@ class Panel(PanelBase):
                 if not job.done():
                     self._on_their_way |= {id(event): event for event in held[-3:]}
             self._show_queued()
-            self.studies.begun()
+            self.studies.opened()
             if self._status is not None:
                 self.dispatcher.put(_CAUGHT_UP)
 
