@@ -15,7 +15,7 @@ from workbench.metric_mode import known_mode
 from workbench.runs.folder.annotations import Annotations
 from workbench.runs.tables.brief import LiveChange, RunBrief
 from workbench.runs.tables.compare import differences, setting_cell
-from workbench.runs.tables.facts import columns_of, facts, is_missing, sort_key
+from workbench.runs.tables.facts import columns_of, facts, is_missing, metric_column, sort_key
 from workbench.runs.tables.filter import (
     Condition,
     Facts,
@@ -204,7 +204,7 @@ def _usual(runs: Sequence[_Known], differing: Mapping[str, Any]) -> list[str]:
     several = len({run.brief.model for run in runs}) > 1
     built = dict.fromkeys(name for run in runs for name in run.facts if name.startswith("build."))
     measured = dict.fromkeys(name for run in runs for name in run.brief.metrics)
-    metrics = [name for name in measured if not is_loss(name)][:METRICS]
+    metrics = [metric_column(name) for name in measured if not is_loss(name)][:METRICS]
     return [
         "status",
         CURVE,
