@@ -152,7 +152,7 @@ class Panel(PanelBase):
             self.history.see,
         )
         self.canvas.on_request = self._asked
-        self.canvas.on_open = self.history.look
+        self.canvas.on_open, self.canvas.on_look = self.history.look, self.history.catch_up
         reachable(self.canvas)
         heard_whole(self.canvas, self._lock)
         self.controls.send()

@@ -12,7 +12,8 @@ from tests.runs.tables.test_brief import events
 from workbench.runs.folder.annotations import Annotations
 from workbench.runs.read import TrialPlace
 from workbench.runs.run import Run
-from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.brief import LiveChange, RunBrief
+from workbench.ui.canvas.runs import runs_page
 from workbench.ui.canvas.runs.runs_page import CHOSEN, PAGE, Page, Pages, View
 from workbench.ui.canvas.transport.messages import LIMIT
 
@@ -113,6 +114,22 @@ def test_pages_follow_one_another_and_each_part_fits_into_a_message() -> None:
     assert all(len(json.dumps(part)) < LIMIT - 4000 for part in first.parts)
     assert len(json.dumps(first.head)) < LIMIT - 4000
     assert Pages().page(View(), many[:3], (900, 17), {}).head["unread"] == 880
+
+
+def test_what_differs_is_compared_again_only_where_a_change_may_have_altered_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pages, (first, *others) = Pages(), ten()
+    before = pages.page(View(), [first, *others], (10, 0), {})
+    with monkeypatch.context() as patch:
+        patch.delattr(runs_page, "differences")
+        moved = pages.page(View(), [replace(first, step=41), *others], (10, 0), {})
+    assert moved.parts[0][0]["step"] == 41
+    assert moved.head == before.head
+    changed = replace(first, step=42, changes={"gradient_clip_val": LiveChange(1.0, 42)})
+    assert (
+        "gradient_clip_val" in pages.page(View(), [changed, *others], (10, 0), {}).head["columns"]
+    )
 
 
 def test_groups_have_counts_means_and_ranges_and_a_filter_that_lists_them() -> None:

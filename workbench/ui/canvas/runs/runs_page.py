@@ -106,6 +106,13 @@ class _Known:
     annotations: Annotations
     facts: Facts
 
+    @property
+    def compared(self) -> tuple[Any, ...]:
+        """What does not move while it trains, besides its metrics."""
+        run = self.brief
+        fixed = run.id, run.settings, run.changes, run.build, run.model, run.trial
+        return *fixed, self.facts["status"], self.annotations.tags
+
 
 @dataclass
 class Pages:
@@ -115,6 +122,10 @@ class Pages:
     _known: dict[str, _Known] = field(default_factory=dict)
     """The runs that were read for the last page."""
     _matching: list[_Known] = field(default_factory=list)
+    _compared: list[tuple[Any, ...]] = field(default_factory=list)
+    """What `_differing` and `_groupable` depend on, for each run."""
+    _differing: Mapping[str, Any] = field(default_factory=dict)
+    _groupable: list[str] = field(default_factory=list)
 
     def page(
         self,
@@ -133,9 +144,7 @@ class Pages:
         problem = self._parse(view.filter, columns)
         matching = [run for run in known if self._condition(run.facts)]
         _sort(matching, view)
-        differing = differences(
-            [run.brief.settings for run in matching], [run.brief.changes for run in matching]
-        )
+        differing, groupable = self._distinct(matching)
         shown = list(view.columns) if view.columns is not None else _usual(matching, differing)
         shown = [name for name in shown if name == CURVE or name in columns][:CHOSEN]
         start = min(max(0, view.start), max(0, len(matching) - 1)) // PAGE * PAGE
@@ -154,7 +163,7 @@ class Pages:
             "known": len(known),
             "waiting": waiting,
             "unread": max(0, count - len(known) - waiting),
-            "groupable": _groupable(matching, differing),
+            "groupable": groupable,
             "group": cut(view.group, CELL),
             "groups": None,
             "explain": view.explain,
@@ -171,6 +180,19 @@ class Pages:
     def explained(self, view: View) -> dict[str, Any] | None:
         """What draws the settings of all runs that match against their results."""
         return _explained(self._matching, view) if view.explain else None
+
+    def _distinct(self, runs: Sequence[_Known]) -> tuple[Mapping[str, Any], list[str]]:
+        """The settings that differ between these runs, and the columns that can group them; made
+        again only where they may have changed, since a fit that trains moves every two seconds.
+        """
+        compared = [run.compared for run in runs]
+        if compared != self._compared:
+            self._compared = compared
+            self._differing = differences(
+                [run.brief.settings for run in runs], [run.brief.changes for run in runs]
+            )
+            self._groupable = _groupable(runs, self._differing)
+        return self._differing, self._groupable
 
     def _known_of(self, brief: RunBrief, annotations: Annotations) -> _Known:
         before = self._known.get(brief.id)
@@ -202,7 +224,7 @@ def _sort(runs: list[_Known], view: View) -> None:
 def _usual(runs: Sequence[_Known], differing: Mapping[str, Any]) -> list[str]:
     """The columns that nobody has chosen: what differs, and the first metrics."""
     several = len({run.brief.model for run in runs}) > 1
-    built = dict.fromkeys(name for run in runs for name in run.facts if name.startswith("build."))
+    built = dict.fromkeys(f"build.{name}" for run in runs for name in run.brief.build)
     measured = dict.fromkeys(name for run in runs for name in run.brief.metrics)
     metrics = [metric_column(name) for name in measured if not is_loss(name)][:METRICS]
     return [
@@ -221,7 +243,7 @@ def _usual(runs: Sequence[_Known], differing: Mapping[str, Any]) -> list[str]:
 
 def _groupable(runs: Sequence[_Known], differing: Mapping[str, Any]) -> list[str]:
     """The columns by which these runs can be grouped: few values, of which one is common."""
-    built = dict.fromkeys(name for run in runs for name in run.facts if name.startswith("build."))
+    built = dict.fromkeys(f"build.{name}" for run in runs for name in run.brief.build)
     names = ["study", "tags", "status", "model", *built, *differing]
     different = {name: {run.facts.get(name) for run in runs} for name in names}
     return [name for name, values in different.items() if 1 < len(values) <= GROUPS]
