@@ -151,6 +151,14 @@ def test_groups_have_counts_means_and_ranges_and_a_filter_that_lists_them() -> N
     assert [(g["value"], g["count"]) for g in groups] == [("a", 2), ('it\'s "odd"', 1), ("", 8)]
     assert groups[1]["filter"] == "", "nothing can quote it"
     assert len(ids(see(ten(), tags, filter=groups[2]["filter"]))) == 8
+    batches = [
+        replace(run, settings={**run.settings, "limit_train_batches": (1, 1.0, 1.0)[i % 3]})
+        for i, run in enumerate(ten())
+    ]
+    page = see(batches, group="limit_train_batches")
+    assert [(g["value"], g["count"]) for g in page.head["groups"]] == [("1.0", 6), ("1", 4)]
+    assert [g["filter"] for g in page.head["groups"]] == ["", ""], "as numbers they are equal"
+    assert "limit_train_batches" in page.head["groupable"]
     assert [g["count"] for g in see(ten(), group="study").head["groups"]] == [3, 7]
 
 

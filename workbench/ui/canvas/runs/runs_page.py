@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from workbench.runs.tables.filter import (
     value_in_condition,
 )
 from workbench.runs.tables.importance import LEAST, Factor, importances
-from workbench.settings import Settings
+from workbench.settings import Settings, setting_text
 from workbench.ui import format, texts
 from workbench.ui.canvas.metrics import is_loss
 from workbench.ui.canvas.runs.runs_table import ADDED, CELL, COLUMNS, METRICS, finite, moving
@@ -245,7 +246,7 @@ def _groupable(runs: Sequence[_Known], differing: Mapping[str, Any]) -> list[str
     """The columns by which these runs can be grouped: few values, of which one is common."""
     built = dict.fromkeys(f"build.{name}" for run in runs for name in run.brief.build)
     names = ["study", "tags", "status", "model", *built, *differing]
-    different = {name: {run.facts.get(name) for run in runs} for name in names}
+    different = {name: {_identity(name, run.facts.get(name)) for run in runs} for name in names}
     return [name for name, values in different.items() if 1 < len(values) <= GROUPS]
 
 
@@ -312,13 +313,13 @@ def _groups(runs: Sequence[_Known], view: View, columns: Sequence[str]) -> list[
     """For each value of a column how many runs have it, and the mean and range of these columns
     with numbers.
     """
-    by_value: dict[Value, list[_Known]] = {}
+    by_value: dict[Value, tuple[Value, list[_Known]]] = {}
     for run in runs:
         value = run.facts.get(view.group)
         members = value if isinstance(value, tuple) and value else (_hashable(value),)
         for member in members:
-            by_value.setdefault(member, []).append(run)
-    largest = sorted(by_value.items(), key=lambda group: -len(group[1]))[:GROUPS]
+            by_value.setdefault(_identity(view.group, member), (member, []))[1].append(run)
+    largest = sorted(by_value.values(), key=lambda group: -len(group[1]))[:GROUPS]
 
     def order(group: tuple[Value, list[_Known]]) -> tuple[bool, Any]:
         numbers = _numbers(group[1], view.sort)
@@ -327,10 +328,11 @@ def _groups(runs: Sequence[_Known], view: View, columns: Sequence[str]) -> list[
         return is_missing(group[0]), sort_key(group[0])
 
     ordered = sorted(largest, key=order, reverse=view.sort in columns and view.down)
+    times = Counter(value for value, _ in by_value.values())
     return [
         {
-            "value": cut(_text(view.group, value), VALUE),
-            "filter": _within(view, value),
+            "value": cut(_group_text(view.group, value), VALUE),
+            "filter": _within(view, value) if times[value] == 1 else "",
             "count": len(members),
             "cells": [_statistics(name, members) for name in columns],
         }
@@ -343,8 +345,23 @@ def _hashable(value: Value) -> Value:
     return None if is_missing(value) else value
 
 
+@lru_cache(4096, typed=True)
+def _identity(name: str, value: Value) -> Value:
+    """What is equal for runs of one group: of a setting its text, since 1 batch and 1.0 of all
+    batches are equal numbers.
+    """
+    if value is None or name not in Settings.model_fields:
+        return value
+    return setting_text.recorded(name, value)
+
+
+def _group_text(name: str, value: Value) -> str:
+    is_setting = name in Settings.model_fields and not is_missing(value)
+    return setting_text.short(name, value) if is_setting else _text(name, value)
+
+
 def _within(view: View, value: Value) -> str:
-    """The filter that shows the runs of a group; "": none can name it."""
+    """The filter that shows the runs of a group; "": none can name its value."""
     text = value_in_condition(value)
     if text is None:
         return ""
