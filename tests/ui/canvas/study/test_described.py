@@ -95,6 +95,21 @@ def test_a_curve_is_the_metric_over_updates(tmp_path: Path) -> None:
     assert curve["ends"] == [[end.step, pytest.approx(end.value, rel=1e-5)]]
 
 
+def test_only_the_record_of_the_trial_that_ended_is_read(
+    study: wb.Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, open_run = [], wb.Run.open
+    monkeypatch.setattr(wb.Run, "open", lambda run: opened.append(run.name) or open_run(run))
+    describer = Describer(study)
+    for number in (13, 14):
+        add_trial(study.path, TrialProposal(number, {"lr": 1e-3, "width": 64}, "by hand"))
+        id = f"{number:04d}-fit"
+        recorded(study.path.parents[1], events(200, id=id), id)
+        ended(study.path, number, 0.4, id)
+        assert f"study_curve.{number}" in describer.present()
+    assert opened == ["0013-fit", "0014-fit"]
+
+
 def test_the_best_trial_has_its_curve_however_old_it_is(tmp_path: Path) -> None:
     space = Space((Float("lr", low=1e-4, high=1.0, log=True),))
     head = StudyHead("study", "val_loss", "min", {"fits": 200.0}, space.to_record(), {"epochs": 1})

@@ -11,8 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
 from workbench.plots.downsample import downsample
 from workbench.plots.studies.study import Axis1D, StudyData, TrialPoint
 from workbench.runs.printable import printable
@@ -153,7 +151,7 @@ class Describer:
             steps, metric = curve(record, trial)
             if steps is None or metric is None or not len(steps):
                 continue
-            x, y = downsample(steps, np.asarray(metric, np.float64), _POINTS)
+            x, y = downsample(steps, metric, _POINTS)
             values[f"study_curve.{trial.number}"] = {
                 "of": record.path.name,
                 "x": [int(step) for step in x],
