@@ -91,7 +91,7 @@ class StudyFeed:
 
     def _follow(self) -> None:
         trouble = status = ""
-        about = f"look at {self.study.id}"
+        about = f"look.{self.study.id}"
         while not self._closed:
             self._changed.clear()
             begin = time.monotonic()
