@@ -158,6 +158,7 @@ def test_the_same_study_goes_on_and_another_one_says_what_differs(
 ) -> None:
     first = bench.study({"lr": (1e-3, 1.0)}, name="rates")
     again = bench.study({"lr": (1e-3, 1.0)}, name="rates", budget=12)
+    assert bench.studies == [again]
     assert again.id == first.id
     assert again.record.budget == {"fits": 12.0}
     with pytest.warns(UserWarning, match=r"0001-rates has another space: .* 0002-rates"):

@@ -13,7 +13,7 @@ import pytest
 
 from tests.server.conftest import PATIENCE, Api
 from workbench.commands import Change, Checkpoint, Pause, Resume, Stop, Validate
-from workbench.events import Changed, ClipSearchEnded, CurveEnded
+from workbench.events import Changed, ClipSearchEnded, CurveEnded, Resumed
 from workbench.runs.folder import control
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
 from workbench.runs.record import follow
@@ -580,13 +580,16 @@ async def test_runs_of_several_folders_are_found_by_a_condition(api, record, roo
     record("0001-fit", settings={"lr": 0.01}).steps().checked(0.5).ended()
     record("0002-fit", settings={"lr": 1e-4}).steps().checked(0.05).ended()
     record("0001-fit", other, settings={"lr": 1e-5}, study=place).steps().checked(0.07).ended()
-    record("0002-fit", other, settings={"lr": 1e-5}).steps(20).ended("stopped")
+    going_on = record("0002-fit", other, settings={"lr": 1e-5}).add(Resumed(0, "0001-fit", "last"))
+    going_on.steps(20).ended("failed", "NonFiniteError: the loss is nan")
 
     async def runs(search: str) -> set[tuple[str, int]]:
         return {(row["run"], row["step"]) for row in await api.rows(search=search)}
 
     assert await runs("lr < 1e-3 and val_loss < 0.1") == {("0002-fit", 10), ("0001-fit", 10)}
     assert await runs("val_loss == none or trial == 2") == {("0002-fit", 20), ("0001-fit", 10)}
-    assert await runs("loss < 1.5 and status == stopped") == {("0002-fit", 20)}
+    assert await runs("loss < 1.5 and status == failed") == {("0002-fit", 20)}
+    assert await runs("from == 0001-fit") == {("0002-fit", 20)}
+    assert await runs("trouble == 'not finite'") == {("0002-fit", 20)}
     said = await api.refused(400, "api/runs?search=lrr%3C1")
     assert "'lrr' is no column: near it are lr" in said

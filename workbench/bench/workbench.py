@@ -598,7 +598,8 @@ class Workbench(TrialBench):
 
     def _follow(self, study: Study) -> Study:
         """Let views of this bench show a study."""
-        self.studies.append(study)
+        # one that is let go on is another object, in place of the one before
+        self.studies[:] = [*(before for before in self.studies if before.id != study.id), study]
         self._listeners.notify(Studied(study.id))
         return study
 

@@ -14,7 +14,7 @@ import numpy as np
 from workbench.runs import read
 from workbench.runs.folder.annotations import Annotations, read_annotations
 from workbench.runs.folder.control import TAKES, why_not_taken
-from workbench.runs.health.finding import in_a_line
+from workbench.runs.health.finding import Finding, in_a_line
 from workbench.runs.health.search_results import answer
 from workbench.runs.printable import printable
 from workbench.runs.read import RunSummary
@@ -63,6 +63,10 @@ class Entry:
     metric: str = ""
     changes: dict[str, LiveChange] = field(default_factory=dict)
     """The settings that were changed while it trained, as far as its record was read."""
+    origin: str = ""
+    """The run that it continues, as far as its record was read."""
+    trouble: Finding | None = None
+    """Why its result is in doubt."""
     answer: str = ""
     """What a search found."""
     trial: read.TrialPlace | None = None
@@ -118,7 +122,8 @@ class Entry:
 
     @property
     def facts(self) -> Facts:
-        """What a condition of the search compares; metrics only once the record was read."""
+        """What a condition of the search compares; metrics, origin and trouble only once the record
+        was read."""
         run = self.summary
         curve = np.empty((0, 4)) if self.loss is None else np.array([[0.0, 0.0, 0.0, self.loss]])
         brief = RunBrief(
@@ -132,9 +137,11 @@ class Entry:
             self.metric,
             curve,
             np.empty((0, 4)),
+            self.origin,
             model=(self.model, None),
             best=self.best,
             unseen=run.unseen,
+            trouble=self.trouble,
             trial=self.trial,
             build=self.build,
         )
@@ -172,6 +179,7 @@ class Entry:
             True,
         )
         self.changes, self.answer = brief.changes, brief.answer
+        self.origin, self.trouble = brief.origin, brief.trouble
         known = {name: value for name, value in brief.metrics.items() if math.isfinite(value)}
         self.best = dict(islice((known | brief.best).items(), METRICS))
 

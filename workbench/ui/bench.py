@@ -38,7 +38,7 @@ class Bench(Protocol):
 
     @property
     def studies(self) -> Sequence[Any]:
-        """The studies that this bench has begun, oldest first."""
+        """The studies that this bench has begun, or let go on, oldest first."""
 
     def set(self, **changes: Unpack[SettingsKwargs]) -> Any:
         """Change settings of the next job."""

@@ -152,7 +152,7 @@ class Panel(PanelBase):
             self.history.see,
         )
         self.canvas.on_request = self._asked
-        self.canvas.on_open = self.history.look
+        self.canvas.on_open, self.canvas.on_look = self.history.look, self.history.catch_up
         reachable(self.canvas)
         heard_whole(self.canvas, self._lock)
         self.controls.send()
@@ -369,7 +369,7 @@ class Panel(PanelBase):
                 if not job.done():
                     self._on_their_way |= {id(event): event for event in held[-3:]}
             self._show_queued()
-            self.studies.begun()
+            self.studies.opened()
             if self._status is not None:
                 self.dispatcher.put(_CAUGHT_UP)
 

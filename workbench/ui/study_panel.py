@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ from workbench.ui.static_output import CellEnds
 
 _REDRAWN = 10.0
 """The least seconds between two pictures of a study that goes on, which take part of a second."""
+_PAGES = 3
+"""How many displays are drawn again, the latest ones; each picture is sent to all of them."""
 
 
 class StudyPanel:
@@ -32,7 +35,7 @@ class StudyPanel:
     ) -> None:
         """page: makes the page that stays. state: something that differs when the page does."""
         self._page, self._state = page, state
-        self._pages: list[Any] = []
+        self._pages: deque[Any] = deque(maxlen=_PAGES)
         self._drawn: object = None
         self._drawn_at = 0.0
         self.canvas = LiveView(subject="study")
@@ -96,7 +99,7 @@ class StudyPanel:
                 return
             self._drawn = state
             page = _still(self._page())
-            for shown in self._pages:
+            for shown in [*self._pages]:
                 shown.update(page, raw=True)
             self._drawn_at = time.monotonic()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.runs.tables.test_brief import events, recorded
+from workbench.events import Validated
 from workbench.runs.folder.annotations import Annotations, annotate
 from workbench.runs.tables.brief import RunBrief
 from workbench.runs.tables.facts import OF_RUNS, columns_of, facts, is_missing
@@ -22,9 +23,9 @@ from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings
 
 RUN: Facts = {
-    "run": "0003-fit", "lr": 1e-3, "val_loss": 0.05, "optimizer": "AdamW", "tags": ("sgd", "too low"),
+    "run": "0003-fit", "lr": 1e-3, "val_loss": 0.05, "optimizer": "AdamW", "tags": ("sgd", "too low", "2024", "true"),
     "val/acc": 0.9, "val acc": 0.8, "gradient_clip_val": None, "pinned": True, "seed": 3,
-    "broken": float("nan"), "started": "2026-11-30 10:02", WORDS: "0003-fit\nSlow baseline\nlr=0.001",
+    "name": "7", "broken": float("nan"), "started": "2026-11-30 10:02", WORDS: "0003-fit\nSlow baseline\nlr=0.001",
 }  # fmt: skip
 
 
@@ -42,6 +43,8 @@ RUN: Facts = {
         ("gradient_clip_val != 1", True), ("pinned == true", True), ("broken < 1", False),
         ("broken > 1", False), ("lr < seed", True), ("run == 0003-fit", True), ("seed > -1", True),
         ('started > "2026-11-29"', True), ("optimizer == 3", False), ("optimizer < 3", False),
+        ("name == 7", True), ("7 != name", False), ("name < 8", False), ("tags == 2024", True),
+        ("tags != 2024", False), ("tags == true", True), ("tags == 2024.0", False),
         ("slow 0003", True), ("baseline fast", False), ("", True),
     ],
 )  # fmt: skip
@@ -60,6 +63,8 @@ def test_what_a_condition_means(condition: str, holds: bool) -> None:
         ("< 3", "at the beginning a column or a value is missing"),
         ("lr < 1 seed == 3", "after '1' comes 'seed': join two comparisons by and, or or"),
         ("(lr < 1", "after '1' a closing parenthesis is missing"),
+        ("started > 2026-11-01", 'a date or a text is in quotes, "2026-11-01"'),
+        ("started > 2026", 'a date or a text is in quotes, "2026"'),
         ("lr and seed == 3", "after 'lr' a comparison is missing"),
         ("1 < 2", "is no column"),
         ("lr < 1; print == 2", "';' has no meaning here"),
@@ -81,6 +86,14 @@ def test_names_and_values_are_written_so_that_they_are_read_again() -> None:
             assert parse(f"{name_in_condition(name)} == {text}", RUN)(RUN), name
     assert parse(f"gradient_clip_val == {value_in_condition(None)}", RUN)(RUN)
     assert value_in_condition('it\'s "odd"') is None
+
+
+def test_a_metric_that_is_called_like_a_setting_has_a_column_of_its_own(tmp_path: Path) -> None:
+    measured = Validated(100, 0, {"precision": 0.25, "time": 7.0})
+    recorded(tmp_path, [*events(100)[:-1], measured])
+    runs = RunList.of(tmp_path)
+    assert len(runs.filter("metric.precision < 0.3 and metric.time.last == 7")) == 1
+    assert len(runs.filter("precision < 0.3 or time == 7")) == 0
 
 
 def test_the_runs_of_a_folder_are_filtered_by_what_is_known_of_them(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from workbench.ui.canvas.findings import Findings
 from workbench.ui.canvas.learning_rates import BUCKETS, Rates
 from workbench.ui.canvas.runs.past_curves import PastCurves
 from workbench.ui.canvas.runs.run_brief import LiveRunBrief
+from workbench.ui.canvas.runs.runs_page import Pages
 from workbench.ui.canvas.runs.runs_table import RunsTable, fits
 from workbench.ui.canvas.transport.channels import Buckets
 from workbench.ui.canvas.transport.messages import LIMIT, Outbox
@@ -433,6 +434,27 @@ def test_a_run_that_goes_on_elsewhere_is_followed_and_its_row_moves(
     assert alive("workbench-rows")
     face.panel.close()
     wait_for(lambda: not alive("workbench-rows"), 60)
+
+
+def test_no_page_is_made_while_no_view_draws_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.ui.canvas.runs.runs_table.EVERY", 0.02)
+    told, made, page = events(100), [], Pages.page
+    monkeypatch.setattr(Pages, "page", lambda *of: made.append(1) or page(*of))
+    path = recorded(tmp_path, told[:4], task=TASK)
+    face = Face(tmp_path)
+    face.settled(lambda: [row["step"] for row in face.rows()] == [30])
+    face.ask("drawer", tab="settings")
+    before = len(made)
+    add(path, told[4:6])
+    wait_for(lambda: face.panel.history.runs[0].step == 50)
+    add(path, told[6:8])
+    wait_for(lambda: face.panel.history.runs[0].step == 70)
+    assert len(made) == before
+    face.ask("drawer", tab="runs")
+    face.settled(lambda: [row["step"] for row in face.rows()] == [70])
+    face.panel.close()
 
 
 def add(path: Path, of: list[Any]) -> None:

@@ -12,11 +12,11 @@ from datetime import datetime
 from workbench.runs.folder.annotations import Annotations
 from workbench.runs.read import shown_status
 from workbench.runs.tables.brief import RunBrief
-from workbench.runs.tables.filter import WORDS, Facts, Value
+from workbench.runs.tables.filter import DATE, WORDS, Facts, Value
 from workbench.settings import Settings, setting_text
 
 OF_RUNS = (
-    "run", "name", "status", "loss", "validation", "time", "updates", "started", "tags", "pinned",
+    "run", "name", "status", "loss", "validation", "time", "updates", DATE, "tags", "pinned",
     "study", "trial", "model", "from", "notes", "trouble",
 )  # fmt: skip
 """The columns that every run has, besides the settings."""
@@ -31,7 +31,8 @@ def facts(brief: RunBrief, annotations: Annotations) -> dict[str, Value]:
 
     A setting has the value at the run's start. "loss" is the smoothed training loss at its end,
     "validation" the best value of the monitored metric. Each metric has its best value, or the
-    last one where nobody knows what is better; "accuracy.last" is the last one.
+    last one where nobody knows what is better; "accuracy.last" is the last one. A metric with the
+    name of another column is "metric.precision".
     """
     if not _DEFAULTS:
         _DEFAULTS.update(
@@ -52,7 +53,7 @@ def facts(brief: RunBrief, annotations: Annotations) -> dict[str, Value]:
         "validation": brief.value,
         "time": brief.seconds,
         "updates": brief.step,
-        "started": _date(brief.created),
+        DATE: _date(brief.created),
         "tags": annotations.tags,
         "pinned": annotations.pinned,
         "study": None if brief.trial is None else brief.trial.study,
@@ -62,11 +63,19 @@ def facts(brief: RunBrief, annotations: Annotations) -> dict[str, Value]:
         "notes": annotations.notes,
         "trouble": None if brief.trouble is None else brief.trouble.trouble,
     }
-    for name, last in brief.metrics.items():
-        known.setdefault(name, brief.best.get(name, last))
+    for metric, last in brief.metrics.items():
+        name = metric_column(metric)
+        known.setdefault(name, brief.best.get(metric, last))
         known.setdefault(name + LAST, last)
     known[WORDS] = _words(brief, annotations)
     return known
+
+
+def metric_column(metric: str) -> str:
+    """The name of the column of a metric."""
+    # every run logs "loss", whose column has the smoothed one
+    is_other = metric in Settings.model_fields or (metric in OF_RUNS and metric != "loss")
+    return f"metric.{metric}" if is_other else metric
 
 
 def columns_of(runs: Iterable[Facts]) -> list[str]:

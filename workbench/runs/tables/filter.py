@@ -25,6 +25,8 @@ LONGEST = 500
 """The most characters of a condition."""
 WORDS = ""
 """The column in whose text a search looks; it has no name that a condition could use."""
+DATE = "started"
+"""The column with a date, which is compared as a text."""
 _DEEPEST = 40
 """The most parentheses and `not` inside one another."""
 _NEAR = 3
@@ -64,6 +66,13 @@ class _Operand:
 
     def of(self, run: Facts) -> Value:
         return self.value if self.column is None else run.get(self.column)
+
+    def beside(self, other: Value, run: Facts) -> Value:
+        """Its value where it is compared with another one: beside a text or tags, what is written
+        without quotes is a text, too (`tags == 2024`).
+        """
+        is_written = self.column is None and self.value is not None
+        return self.token.text if is_written and isinstance(other, str | tuple) else self.of(run)
 
 
 def parse(text: str, columns: Collection[str]) -> Condition:
@@ -164,13 +173,11 @@ class _Parser:
             tokens.append(self._operand())
         if not signs:
             raise ValueError(f"{self._before()} a comparison is missing: < <= > >= == or !=.")
-        pairs = [
-            (_SIGNS[sign], *self._resolved(left, sign, right))
+        triples = [
+            (sign, *self._resolved(left, sign, right))
             for left, sign, right in zip(tokens, signs, tokens[1:], strict=False)
         ]
-        return lambda run: all(
-            _holds(compare, left.of(run), right.of(run)) for compare, left, right in pairs
-        )
+        return lambda run: all(_compared(sign, left, right, run) for sign, left, right in triples)
 
     def _operand(self) -> _Token:
         if self._at == len(self._tokens):
@@ -188,8 +195,9 @@ class _Parser:
             first = left if left.kind == "word" and _number(left.text) is None else right
             raise ValueError(self._unknown(first))
         for side in sides:
-            is_name = side.column is None and side.token.kind == "word" and side.value is not None
-            if is_name and isinstance(side.value, str) and sign not in _EQUAL:
+            is_word = side.column is None and side.token.kind == "word" and side.value is not None
+            beside_date = any(other.column == DATE for other in sides)
+            if is_word and sign not in _EQUAL and (isinstance(side.value, str) or beside_date):
                 raise ValueError(self._unknown(side.token))
         return sides[0], sides[1]
 
@@ -206,6 +214,8 @@ class _Parser:
         return _Operand(token, None, token.text if number is None else number)
 
     def _unknown(self, token: _Token) -> str:
+        if token.kind == "word" and token.text[0].isdigit():
+            return f'{token.text!r} is no column: a date or a text is in quotes, "{token.text}".'
         near = difflib.get_close_matches(token.text, self._columns, n=_NEAR, cutoff=0.5)
         hint = f"near it are {', '.join(near)}" if near else "the columns are named in the table"
         return f"{token.text!r} is no column: {hint}."
@@ -247,6 +257,13 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def _compared(sign: str, left: _Operand, right: _Operand, run: Facts) -> bool:
+    first, second = left.of(run), right.of(run)
+    if sign in _EQUAL:
+        first, second = left.beside(second, run), right.beside(first, run)
+    return _holds(_SIGNS[sign], first, second)
 
 
 def _holds(compare: Callable[[object, object], bool], left: Value, right: Value) -> bool:

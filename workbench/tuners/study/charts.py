@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from workbench.plots.chart import Array
+from workbench.plots.downsample import downsample
 from workbench.plots.studies.study import Axis1D, StudyData, TrialPoint
-from workbench.runs.read import RUNS
+from workbench.runs.read import RECORD, RUNS
 from workbench.runs.run import Run
 from workbench.runs.study.record import StudyRecord, TrialRecord
 from workbench.settings.space import Choice, Dimension, Float, Int, Space
@@ -16,6 +22,10 @@ from workbench.values import shown
 
 _CURVES = 100
 """The most trials whose runs are read for their curves, the newest ones."""
+_POINTS, _KEPT = 600, 300
+"""The most points of a curve, and how many curves are kept, so that the end of one trial does not
+cause the runs of all others to be read again.
+"""
 
 
 def study_data(record: StudyRecord, *, curves: bool = True) -> StudyData:
@@ -91,15 +101,31 @@ def _share(record: StudyRecord, trial: TrialRecord) -> float:
 
 def curve(record: StudyRecord, trial: TrialRecord) -> tuple[Array | None, Array | None]:
     """The validations of the run that trained a trial furthest with its first seed: updates, and
-    the metric at these.
+    the metric at these, thinned to the points that a plot can show.
     """
     runs = record.path.parents[1] / RUNS
-    ids = [piece.run for piece in trial.pieces if piece.seed == 0 and piece.run]
-    if not ids or not (runs / ids[-1]).is_dir():
+    first = [piece for piece in trial.pieces if piece.seed == 0]
+    ids = [piece.run for piece in first if piece.run]
+    if not ids:
         return None, None
+    has_ended = all(piece.end is not None for piece in first)
+    read = _kept_curve if has_ended else _read_curve  # one that grows would take the others' place
     try:
-        validation = Run.open(runs / ids[-1]).validation
+        stat = os.stat(runs / ids[-1] / RECORD)
+        return read(runs / ids[-1], record.head.monitor, (stat.st_mtime_ns, stat.st_size))
     except (OSError, ValueError):  # it is being written, or is broken: the table says so
         return None, None
-    values = validation.get(record.head.monitor)
-    return (None, None) if values is None else (validation["step"], values)
+
+
+def _read_curve(
+    folder: Path, monitor: str, stamp: tuple[int, int]
+) -> tuple[Array | None, Array | None]:
+    """The curve of a record, which is read again where its stamp differs."""
+    validation = Run.open(folder).validation
+    values = validation.get(monitor)
+    if values is None:
+        return None, None
+    return downsample(validation["step"], np.asarray(values, np.float64), _POINTS)
+
+
+_kept_curve = lru_cache(_KEPT)(_read_curve)

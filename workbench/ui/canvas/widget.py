@@ -59,6 +59,8 @@ class LiveView(Bundled):
         """
         self.on_open: Callable[[], None] = lambda: None
         """Called when a view has opened."""
+        self.on_look: Callable[[], None] = lambda: None
+        """Called when a view draws something else, another tab of its drawer, say."""
         self.opened = False
         """Whether a view has opened; that may be before the callbacks are set."""
         self.on_msg(self._heard)
@@ -115,6 +117,11 @@ class LiveView(Bundled):
         """Set the folder of the only run that is drawn, where its samples are."""
         with self._lock:
             self._picture.samples.folder = folder
+
+    def holds(self, name: str) -> bool:
+        """Whether a value is not sent for now, since no view draws it."""
+        with self._lock:
+            return self._picture.outbox.holds(name)
 
     def look_at(self, optimizer: int) -> None:
         """Show the learning-rate curves of this optimizer, where there are several."""
@@ -181,5 +188,6 @@ class LiveView(Bundled):
                 looked = self._picture.look(message)
             if looked:
                 self.wake()
+                self.on_look()
             else:
                 self.on_request(message)

@@ -94,6 +94,8 @@ class RunHistory:
         self._annotated: dict[str, Annotations] = {}
         self._view, self._pages = View(), Pages()
         self._page: Page | None = None
+        self._behind = False
+        """Whether runs have moved while no view drew the table."""
         self._number = 0
         """The number of the page that was sent last; its rows contain it."""
         self._paging = threading.Lock()
@@ -117,6 +119,12 @@ class RunHistory:
         """Read the folder from now on, since a view has opened."""
         self._looked_at = True
         self.refresh()
+
+    def catch_up(self) -> None:
+        """Show the present values where a view draws the table again."""
+        if self._behind and not self._canvas.holds("moving"):
+            self._behind = False
+            aside(self._put_page, lambda error: self._failed(error, texts.ACTIONS["runs"]), "runs")
 
     def refresh(self) -> None:
         """Read the folder again; returns at once."""
@@ -302,6 +310,10 @@ class RunHistory:
         now = {brief.id: brief for brief in briefs}
         with self._placing:
             self._briefs = [now.get(brief.id, brief) for brief in self._briefs]
+        self._behind = True
+        if self._canvas.holds("moving"):  # `catch_up` sends it when the tab opens
+            return
+        self._behind = False
         with self._paging:
             before = self._page
             page = self._made_page()

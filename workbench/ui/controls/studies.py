@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from workbench.ui import texts
@@ -29,13 +30,20 @@ class Studies:
         self._bench, self._canvas, self._notice = bench, canvas, notice
         self._changed = changed
         self._feed: StudyFeed | None = None
-        self._status: dict[str, str] = {}
-        """By id, the status of each study when it was looked at last."""
+        self._status = ""
+        """The status of the study that is followed, when it was looked at last."""
         self._lock = threading.RLock()
         """Held while another study is chosen: that may come on two threads."""
 
+    def opened(self) -> None:
+        """Put the newest study on the stage of a new panel where it runs, and no job does."""
+        studies = [*self._bench.studies]
+        works = any(not job.done() for job in self._bench.jobs)
+        if studies and not works and studies[-1].status == "running":
+            self._choose(studies[-1])
+
     def begun(self) -> None:
-        """Put the newest study on the stage, where it has not ended."""
+        """Put the study that was begun, or let go on, on the stage, where it has not ended."""
         studies = [*self._bench.studies]
         if studies and studies[-1].status != "ended":
             self._choose(studies[-1])
@@ -56,8 +64,10 @@ class Studies:
     def chips(self) -> list[dict[str, Any]]:
         """The descriptions of the latest studies, as `Timeline` describes jobs."""
         chips = []
+        feed = self._feed
         for study in [*self._bench.studies][-_MOST:]:
-            status = self._status.get(study.id, "") or study.status
+            followed = feed is not None and feed.study is study
+            status = (followed and self._status) or study.status
             number = study.id.partition("-")[0]
             chips.append(
                 {
@@ -82,16 +92,21 @@ class Studies:
         with self._lock:
             if self._feed is None or self._feed.study is not study:
                 self.close()
-                self._feed = StudyFeed(study, self._canvas.put_all, self._notice, self._looked)
+                self._status = ""
+                looked = partial(self._looked, study)
+                self._feed = StudyFeed(study, self._canvas.put_all, self._notice, looked)
                 self._feed.follow()
             self._canvas.stage_study(True)
         self._changed()
 
-    def _looked(self, status: str) -> bool:
-        """Show the chips again where the status of the study on the stage has changed."""
-        feed = self._feed
-        if feed is not None and self._status.get(feed.study.id) != status:
-            self._status[feed.study.id] = status
+    def _looked(self, study: Study, status: str) -> bool:
+        """Show the chips again where the status of the study that is followed has changed."""
+        with self._lock:
+            feed = self._feed
+            changed = feed is not None and feed.study is study and self._status != status
+            if changed:
+                self._status = status
+        if changed:
             self._changed()
         return True
 

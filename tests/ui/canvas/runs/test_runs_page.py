@@ -12,7 +12,8 @@ from tests.runs.tables.test_brief import events
 from workbench.runs.folder.annotations import Annotations
 from workbench.runs.read import TrialPlace
 from workbench.runs.run import Run
-from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.brief import LiveChange, RunBrief
+from workbench.ui.canvas.runs import runs_page
 from workbench.ui.canvas.runs.runs_page import CHOSEN, PAGE, Page, Pages, View
 from workbench.ui.canvas.transport.messages import LIMIT
 
@@ -115,6 +116,22 @@ def test_pages_follow_one_another_and_each_part_fits_into_a_message() -> None:
     assert Pages().page(View(), many[:3], (900, 17), {}).head["unread"] == 880
 
 
+def test_what_differs_is_compared_again_only_where_a_change_may_have_altered_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pages, (first, *others) = Pages(), ten()
+    before = pages.page(View(), [first, *others], (10, 0), {})
+    with monkeypatch.context() as patch:
+        patch.delattr(runs_page, "differences")
+        moved = pages.page(View(), [replace(first, step=41), *others], (10, 0), {})
+    assert moved.parts[0][0]["step"] == 41
+    assert moved.head == before.head
+    changed = replace(first, step=42, changes={"gradient_clip_val": LiveChange(1.0, 42)})
+    assert (
+        "gradient_clip_val" in pages.page(View(), [changed, *others], (10, 0), {}).head["columns"]
+    )
+
+
 def test_groups_have_counts_means_and_ranges_and_a_filter_that_lists_them() -> None:
     page = see(ten(), group="optimizer", filter="val_loss < 0.85")
     assert ids(page) == []
@@ -134,6 +151,14 @@ def test_groups_have_counts_means_and_ranges_and_a_filter_that_lists_them() -> N
     assert [(g["value"], g["count"]) for g in groups] == [("a", 2), ('it\'s "odd"', 1), ("", 8)]
     assert groups[1]["filter"] == "", "nothing can quote it"
     assert len(ids(see(ten(), tags, filter=groups[2]["filter"]))) == 8
+    batches = [
+        replace(run, settings={**run.settings, "limit_train_batches": (1, 1.0, 1.0)[i % 3]})
+        for i, run in enumerate(ten())
+    ]
+    page = see(batches, group="limit_train_batches")
+    assert [(g["value"], g["count"]) for g in page.head["groups"]] == [("1.0", 6), ("1", 4)]
+    assert [g["filter"] for g in page.head["groups"]] == ["", ""], "as numbers they are equal"
+    assert "limit_train_batches" in page.head["groupable"]
     assert [g["count"] for g in see(ten(), group="study").head["groups"]] == [3, 7]
 
 

@@ -9,11 +9,19 @@ import pytest
 
 import workbench as wb
 from tests.bench import study_parts
+from tests.runs.tables.test_brief import events, recorded
 from workbench.runs.study.record import Change, PieceEnd, StudyHead, TrialProposal
 from workbench.runs.study.write import add_trial, change, claim, new_study
 from workbench.settings.space import Choice, Float, Space
 from workbench.ui.canvas.study.described import TRIALS, Describer
 from workbench.ui.canvas.transport.messages import LIMIT, Outbox
+
+
+def ended(path: Path, trial: int, value: float, run: str) -> None:
+    """Record that a trial has ended, and which run trained it."""
+    piece = claim(path, trial, 0, 0, "worker")
+    assert piece is not None
+    piece.end(PieceEnd("completed", 1.0, value=value, run=run))
 
 
 @pytest.fixture
@@ -85,6 +93,33 @@ def test_a_curve_is_the_metric_over_updates(tmp_path: Path) -> None:
     assert curve["x"] == [int(step) for step in validation["step"]]
     assert curve["y"] == pytest.approx(validation["val_loss"].tolist(), rel=1e-5)
     assert curve["ends"] == [[end.step, pytest.approx(end.value, rel=1e-5)]]
+
+
+def test_only_the_record_of_the_trial_that_ended_is_read(
+    study: wb.Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, open_run = [], wb.Run.open
+    monkeypatch.setattr(wb.Run, "open", lambda run: opened.append(run.name) or open_run(run))
+    describer = Describer(study)
+    for number in (13, 14):
+        add_trial(study.path, TrialProposal(number, {"lr": 1e-3, "width": 64}, "by hand"))
+        id = f"{number:04d}-fit"
+        recorded(study.path.parents[1], events(200, id=id), id)
+        ended(study.path, number, 0.4, id)
+        assert f"study_curve.{number}" in describer.present()
+    assert opened == ["0013-fit", "0014-fit"]
+
+
+def test_the_best_trial_has_its_curve_however_old_it_is(tmp_path: Path) -> None:
+    space = Space((Float("lr", low=1e-4, high=1.0, log=True),))
+    head = StudyHead("study", "val_loss", "min", {"fits": 200.0}, space.to_record(), {"epochs": 1})
+    path = new_study(tmp_path, head)
+    for number in range(1, 121):
+        add_trial(path, TrialProposal(number, {"lr": 0.01}, "prior"))
+    recorded(tmp_path, events(200, id="0002-fit"), "0002-fit")
+    ended(path, 2, 0.1, "0002-fit")
+    curves = [name for name in Describer(wb.Study(path)).present() if "study_curve" in name]
+    assert curves == ["study_curve.2"]
 
 
 def test_a_strangers_study_fits_into_messages(tmp_path: Path) -> None:

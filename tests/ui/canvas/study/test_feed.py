@@ -64,3 +64,16 @@ def test_it_follows_what_another_process_does(view: View) -> None:
     wait_for(lambda: "study_trial.12" in view.values)
     add_trial(view.feed.study.path, TrialProposal(13, {"lr": 1e-3}, "by hand"))  # type: ignore[attr-defined]
     wait_for(lambda: "study_trial.13" in view.values)
+
+
+def test_a_failed_look_is_said_until_one_succeeds(view: View) -> None:
+    def refuse(values: Mapping[str, Any]) -> None:
+        raise OSError("the disk is away")
+
+    view.feed._put = refuse
+    view.feed.follow()
+    wait_for(lambda: "the disk is away" in str(view.notice.lines))
+    view.feed._put = view.take
+    view.press("study.pause()")
+    wait_for(lambda: view.notice.lines == [])
+    assert view.values["study_now"]["paused"]

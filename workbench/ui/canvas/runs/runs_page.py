@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from workbench.metric_mode import known_mode
 from workbench.runs.folder.annotations import Annotations
 from workbench.runs.tables.brief import LiveChange, RunBrief
 from workbench.runs.tables.compare import differences, setting_cell
-from workbench.runs.tables.facts import columns_of, facts, is_missing, sort_key
+from workbench.runs.tables.facts import columns_of, facts, is_missing, metric_column, sort_key
 from workbench.runs.tables.filter import (
     Condition,
     Facts,
@@ -26,7 +27,7 @@ from workbench.runs.tables.filter import (
     value_in_condition,
 )
 from workbench.runs.tables.importance import LEAST, Factor, importances
-from workbench.settings import Settings
+from workbench.settings import Settings, setting_text
 from workbench.ui import format, texts
 from workbench.ui.canvas.metrics import is_loss
 from workbench.ui.canvas.runs.runs_table import ADDED, CELL, COLUMNS, METRICS, finite, moving
@@ -106,6 +107,13 @@ class _Known:
     annotations: Annotations
     facts: Facts
 
+    @property
+    def compared(self) -> tuple[Any, ...]:
+        """What does not move while it trains, besides its metrics."""
+        run = self.brief
+        fixed = run.id, run.settings, run.changes, run.build, run.model, run.trial
+        return *fixed, self.facts["status"], self.annotations.tags
+
 
 @dataclass
 class Pages:
@@ -115,6 +123,10 @@ class Pages:
     _known: dict[str, _Known] = field(default_factory=dict)
     """The runs that were read for the last page."""
     _matching: list[_Known] = field(default_factory=list)
+    _compared: list[tuple[Any, ...]] = field(default_factory=list)
+    """What `_differing` and `_groupable` depend on, for each run."""
+    _differing: Mapping[str, Any] = field(default_factory=dict)
+    _groupable: list[str] = field(default_factory=list)
 
     def page(
         self,
@@ -133,9 +145,7 @@ class Pages:
         problem = self._parse(view.filter, columns)
         matching = [run for run in known if self._condition(run.facts)]
         _sort(matching, view)
-        differing = differences(
-            [run.brief.settings for run in matching], [run.brief.changes for run in matching]
-        )
+        differing, groupable = self._distinct(matching)
         shown = list(view.columns) if view.columns is not None else _usual(matching, differing)
         shown = [name for name in shown if name == CURVE or name in columns][:CHOSEN]
         start = min(max(0, view.start), max(0, len(matching) - 1)) // PAGE * PAGE
@@ -154,7 +164,7 @@ class Pages:
             "known": len(known),
             "waiting": waiting,
             "unread": max(0, count - len(known) - waiting),
-            "groupable": _groupable(matching, differing),
+            "groupable": groupable,
             "group": cut(view.group, CELL),
             "groups": None,
             "explain": view.explain,
@@ -171,6 +181,19 @@ class Pages:
     def explained(self, view: View) -> dict[str, Any] | None:
         """What draws the settings of all runs that match against their results."""
         return _explained(self._matching, view) if view.explain else None
+
+    def _distinct(self, runs: Sequence[_Known]) -> tuple[Mapping[str, Any], list[str]]:
+        """The settings that differ between these runs, and the columns that can group them; made
+        again only where they may have changed, since a fit that trains moves every two seconds.
+        """
+        compared = [run.compared for run in runs]
+        if compared != self._compared:
+            self._compared = compared
+            self._differing = differences(
+                [run.brief.settings for run in runs], [run.brief.changes for run in runs]
+            )
+            self._groupable = _groupable(runs, self._differing)
+        return self._differing, self._groupable
 
     def _known_of(self, brief: RunBrief, annotations: Annotations) -> _Known:
         before = self._known.get(brief.id)
@@ -202,9 +225,9 @@ def _sort(runs: list[_Known], view: View) -> None:
 def _usual(runs: Sequence[_Known], differing: Mapping[str, Any]) -> list[str]:
     """The columns that nobody has chosen: what differs, and the first metrics."""
     several = len({run.brief.model for run in runs}) > 1
-    built = dict.fromkeys(name for run in runs for name in run.facts if name.startswith("build."))
+    built = dict.fromkeys(f"build.{name}" for run in runs for name in run.brief.build)
     measured = dict.fromkeys(name for run in runs for name in run.brief.metrics)
-    metrics = [name for name in measured if not is_loss(name)][:METRICS]
+    metrics = [metric_column(name) for name in measured if not is_loss(name)][:METRICS]
     return [
         "status",
         CURVE,
@@ -221,9 +244,9 @@ def _usual(runs: Sequence[_Known], differing: Mapping[str, Any]) -> list[str]:
 
 def _groupable(runs: Sequence[_Known], differing: Mapping[str, Any]) -> list[str]:
     """The columns by which these runs can be grouped: few values, of which one is common."""
-    built = dict.fromkeys(name for run in runs for name in run.facts if name.startswith("build."))
+    built = dict.fromkeys(f"build.{name}" for run in runs for name in run.brief.build)
     names = ["study", "tags", "status", "model", *built, *differing]
-    different = {name: {run.facts.get(name) for run in runs} for name in names}
+    different = {name: {_identity(name, run.facts.get(name)) for run in runs} for name in names}
     return [name for name, values in different.items() if 1 < len(values) <= GROUPS]
 
 
@@ -290,13 +313,13 @@ def _groups(runs: Sequence[_Known], view: View, columns: Sequence[str]) -> list[
     """For each value of a column how many runs have it, and the mean and range of these columns
     with numbers.
     """
-    by_value: dict[Value, list[_Known]] = {}
+    by_value: dict[Value, tuple[Value, list[_Known]]] = {}
     for run in runs:
         value = run.facts.get(view.group)
         members = value if isinstance(value, tuple) and value else (_hashable(value),)
         for member in members:
-            by_value.setdefault(member, []).append(run)
-    largest = sorted(by_value.items(), key=lambda group: -len(group[1]))[:GROUPS]
+            by_value.setdefault(_identity(view.group, member), (member, []))[1].append(run)
+    largest = sorted(by_value.values(), key=lambda group: -len(group[1]))[:GROUPS]
 
     def order(group: tuple[Value, list[_Known]]) -> tuple[bool, Any]:
         numbers = _numbers(group[1], view.sort)
@@ -305,10 +328,11 @@ def _groups(runs: Sequence[_Known], view: View, columns: Sequence[str]) -> list[
         return is_missing(group[0]), sort_key(group[0])
 
     ordered = sorted(largest, key=order, reverse=view.sort in columns and view.down)
+    times = Counter(value for value, _ in by_value.values())
     return [
         {
-            "value": cut(_text(view.group, value), VALUE),
-            "filter": _within(view, value),
+            "value": cut(_group_text(view.group, value), VALUE),
+            "filter": _within(view, value) if times[value] == 1 else "",
             "count": len(members),
             "cells": [_statistics(name, members) for name in columns],
         }
@@ -321,8 +345,23 @@ def _hashable(value: Value) -> Value:
     return None if is_missing(value) else value
 
 
+@lru_cache(4096, typed=True)
+def _identity(name: str, value: Value) -> Value:
+    """What is equal for runs of one group: of a setting its text, since 1 batch and 1.0 of all
+    batches are equal numbers.
+    """
+    if value is None or name not in Settings.model_fields:
+        return value
+    return setting_text.recorded(name, value)
+
+
+def _group_text(name: str, value: Value) -> str:
+    is_setting = name in Settings.model_fields and not is_missing(value)
+    return setting_text.short(name, value) if is_setting else _text(name, value)
+
+
 def _within(view: View, value: Value) -> str:
-    """The filter that shows the runs of a group; "": none can name it."""
+    """The filter that shows the runs of a group; "": none can name its value."""
     text = value_in_condition(value)
     if text is None:
         return ""

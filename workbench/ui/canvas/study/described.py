@@ -11,8 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
 from workbench.plots.downsample import downsample
 from workbench.plots.studies.study import Axis1D, StudyData, TrialPoint
 from workbench.runs.printable import printable
@@ -27,9 +25,9 @@ from workbench.ui.canvas.transport.messages import cut
 from workbench.values import value_text
 
 TRIALS = 300
-"""The most trials that are sent: the newest, the best and the baseline."""
+"""The most trials that are sent, besides the best and the baseline: the newest."""
 _CURVES = 100
-"""The most trials whose curves are sent."""
+"""The most of these whose curves are sent, besides the best and the baseline."""
 _POINTS = 60
 """The most points of a curve."""
 _NAMES, _DIMENSIONS, _CHOICES, _SENTENCES = 12, 16, 24, 12
@@ -90,7 +88,7 @@ class Describer:
         names = [*dict.fromkeys(name for t in record.trials for name in t.values)][:_NAMES]
         space = Space.from_record(record.space, record.priors)
         points = {point.number: point for point in data.trials}
-        sent = _sent(record)
+        sent = _sent(record, TRIALS)
         best, baseline = record.best, record.baseline
         values: Values = {
             "study": {
@@ -146,14 +144,14 @@ class Describer:
     def _curves(self, record: StudyRecord, *, every: bool) -> Values:
         """The curves of trials; those alone that train, unless `every`."""
         values: Values = {}
-        for trial in _sent(record)[-_CURVES:]:
+        for trial in _sent(record, _CURVES):
             trains = any(piece.end is None for piece in trial.pieces)
             if not (every or trains):
                 continue
             steps, metric = curve(record, trial)
             if steps is None or metric is None or not len(steps):
                 continue
-            x, y = downsample(steps, np.asarray(metric, np.float64), _POINTS)
+            x, y = downsample(steps, metric, _POINTS)
             values[f"study_curve.{trial.number}"] = {
                 "of": record.path.name,
                 "x": [int(step) for step in x],
@@ -191,8 +189,9 @@ def _now(record: StudyRecord, status: str, workers: int) -> Values:
     }
 
 
-def _sent(record: StudyRecord) -> list[TrialRecord]:
-    newest = record.trials[-TRIALS:]
+def _sent(record: StudyRecord, most: int) -> list[TrialRecord]:
+    """The newest trials, after the baseline and the best one where these are older."""
+    newest = record.trials[-most:]
     marked = [trial for trial in (record.baseline, record.best) if trial is not None]
     numbers = {trial.number for trial in newest}
     return [*(trial for trial in marked if trial.number not in numbers), *newest]

@@ -91,6 +91,7 @@ class StudyFeed:
 
     def _follow(self) -> None:
         trouble = status = ""
+        about = f"look.{self.study.id}"
         while not self._closed:
             self._changed.clear()
             begin = time.monotonic()
@@ -99,9 +100,10 @@ class StudyFeed:
                 if not self._looked(status):
                     return
                 trouble = ""
-            except Exception as error:  # noqa: BLE001 - shown once; the next look may succeed
+                self._notice.drop(about)
+            except Exception as error:  # noqa: BLE001 - shown until a look succeeds
                 if str(error) != trouble:
                     trouble = str(error)
-                    self._notice.error(error, self.study.id)
+                    self._notice.error(error, self.study.id, about)
             pause = _ENDED if trouble or status == "ended" else _LIVE
             self._changed.wait(max(pause, (time.monotonic() - begin) / _SHARE))

@@ -75,6 +75,10 @@ class Outbox:
         """
         self._held = frozenset(names)
 
+    def holds(self, name: str) -> bool:
+        """Whether a value or a channel is not sent for now."""
+        return name in self._held
+
     def everything(self) -> None:
         """Queue everything again from the start, since a view has opened."""
         self._changed = dict.fromkeys(self._values)
