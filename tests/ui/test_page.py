@@ -93,6 +93,7 @@ def test_a_page_has_the_run_and_nothing_else_runs_in_it(
     assert "0.0123" in text
     assert "val_loss" in text
     assert file.stat().st_size < 500_000
+    assert bench.export(file) == file  # our own is replaced
 
 
 def test_a_damaged_record_is_drawn_as_far_as_it_can_be(bench: wb.Workbench, tmp_path: Path) -> None:
@@ -110,6 +111,12 @@ def test_a_damaged_record_is_drawn_as_far_as_it_can_be(bench: wb.Workbench, tmp_
 def test_what_a_page_is_not_is_refused(bench: wb.Workbench, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="leave out checks, evidence"):
         bench.export(tmp_path / "run.html", evidence=True, checks=True)
+    report = tmp_path / "report.html"
+    report.write_text("<h1>Mine</h1>")
+    with pytest.raises(ExportError, match=r"report\.html was not written by export"):
+        bench.export(report)
+    assert report.read_text() == "<h1>Mine</h1>"
+    assert list(tmp_path.iterdir()) == [report]
     dry = bench.fit(fast_dev_run=1).result()
     with pytest.raises(FileNotFoundError, match="no record to export"):
         bench.export(tmp_path / "dry.html", dry)
