@@ -126,7 +126,7 @@ def _tables(folder: Path) -> str:
     settings = {name: setting_text.recorded(name, value) for name, value in values.items()}
     changed = [[name, settings[name]] for name in record["changed"]]
     changes = [
-        [str(event["update"]), setting_text.recorded(name, value)]
+        [str(event["update"]), name, setting_text.recorded(name, value)]
         for event in record["changes"]
         for name, value in event.items()
         if name != "update"
@@ -135,7 +135,7 @@ def _tables(folder: Path) -> str:
     tables = [
         _table(texts.RESULTS, ["", texts.LAST, texts.BEST], results),
         _table(texts.CHOSEN_SETTINGS, ["", texts.VALUE], changed),
-        _table(texts.LIVE_CHANGES, [texts.UPDATE, texts.VALUE], changes),
+        _table(texts.LIVE_CHANGES, [texts.UPDATE, texts.SETTING, texts.VALUE], changes),
         _table(texts.MODEL_AND_VERSIONS, ["", ""], facts),
     ]
     everything = _table("", ["", texts.VALUE], [[name, text] for name, text in settings.items()])

@@ -484,7 +484,7 @@ def not_training(job: str) -> str:
 
 RESULTS, CHOSEN_SETTINGS, ALL_SETTINGS = "Results", "Chosen settings", "All settings"
 LIVE_CHANGES, MODEL_AND_VERSIONS = "Changed while it trained", "Model and versions"
-LAST, BEST, VALUE, UPDATE = "last", "best", "value", "update"
+LAST, BEST, VALUE, UPDATE, SETTING = "last", "best", "value", "update", "setting"
 TAG_IN_BUNDLE = "live.js has a tag in it that would end its script element."
 
 
