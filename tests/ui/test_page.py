@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 import workbench as wb
 from tests.ui.mirror import Mirror
+from workbench.events import Changed, to_line
 from workbench.export.errors import ExportError
 from workbench.runs.read import RECORD
 from workbench.ui.page import write_run
@@ -103,8 +104,12 @@ def test_a_damaged_record_is_drawn_as_far_as_it_can_be(bench: wb.Workbench, tmp_
     assert copy.folder is not None
     record = copy.folder / RECORD
     lines = record.read_bytes().splitlines(keepends=True)
-    record.write_bytes(b"".join(lines[:-1]) + b'{"type": "Nonsense"}\n' + lines[-1][:9])
-    page = Elements(write_run(tmp_path / "a.html", wb.Run.open(copy.folder)).read_text())
+    change = to_line(Changed(3, {"lr": 0.0456})).encode() + b"\n"
+    record.write_bytes(b"".join([*lines[:-1], change]) + b'{"type": "Nonsense"}\n' + lines[-1][:9])
+    text = write_run(tmp_path / "a.html", wb.Run.open(copy.folder)).read_text()
+    changes = text.partition("Changed while it trained")[2].partition("</table>")[0]
+    assert re.findall(">([^<]+)<", changes) == ["update", "setting", "value", "3", "lr", "0.0456"]
+    page = Elements(text)
     assert page.drawn().state["progress"]["status"] in ("failed", "running")
 
 

@@ -2,6 +2,7 @@
 
 import collections
 import io
+import unittest.mock
 import zlib
 
 import numpy as np
@@ -142,6 +143,44 @@ def test_an_error_is_told_once_and_the_run_goes_on(tmp_path):
     end()
     b.watch(lambda batch, outputs: "fine")
     assert not any("fails" in text for text in warnings_of(b.fit().result()))
+
+
+def test_an_oserror_of_the_function_is_its_own(tmp_path, monkeypatch):
+    b = bench(tmp_path)
+
+    def labelled_pictures(batch, outputs):
+        return open("/nonexistent/font.ttf").read()
+
+    b.watch(labelled_pictures)
+    run = b.fit(max_epochs=1).result()
+    (text,) = warnings_of(run)
+    assert "watch: labelled_pictures failed" in text
+    assert 'open("/nonexistent/font.ttf")' in text
+
+    b = bench(tmp_path)
+    full = unittest.mock.Mock(side_effect=OSError("no space left"))
+    monkeypatch.setattr(watch, "write_items", full)
+    b.watch(lambda batch, outputs: "seen")
+    (text,) = warnings_of(b.fit(max_epochs=1).result())
+    assert "what <lambda> returned could not be kept (no space left)" in text
+    assert "Traceback" not in text
+
+
+def test_a_cell_that_runs_again_replaces_its_function(tmp_path):
+    b = bench(tmp_path)
+    cell = "def look(batch, outputs): return 'version {}'"
+    ends = []
+    for version in range(3):
+        space = {"__name__": "__main__"}
+        exec(cell.format(version), space)
+        ends.append(b.watch(space["look"]))
+    for text in "ab":
+        b.watch(lambda batch, outputs, text=text: text)
+    ends[0]()  # it is no longer there
+    run = b.fit(max_epochs=1).result()
+    assert [sample.texts[""] for sample in run.samples] == ["version 2", "a", "b"]
+    ends[2]()
+    assert len(b.fit(max_epochs=1).result().samples) == 2
 
 
 @pytest.mark.parametrize(
