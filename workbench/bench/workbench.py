@@ -1005,9 +1005,9 @@ class Workbench(TrialBench):
                 f"watch: {name_of(function)}{why} cannot be called with a batch and the model's"
                 " outputs: def f(batch, outputs)."
             )
-        for place, earlier in enumerate(self._watched):
-            if is_version(function, earlier):
-                self._watched[place] = function
+        for index, watcher in enumerate(self._watched):
+            if is_version(function, watcher):
+                self._watched[index] = function
                 break
         else:
             self._watched.append(function)
