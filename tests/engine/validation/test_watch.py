@@ -226,19 +226,20 @@ def test_a_matplotlib_figure_is_drawn_and_closed():
 def test_pictures_share_the_room_of_a_file_and_the_rest_is_counted(tmp_path):
     """Noise of 1024 x 1024 has 3 MB as PNG."""
     noise = torch.rand(2, 3, SIDE, SIDE)
-    items, left_out = items_of({"noise": noise, "small": noise[0, :, :9, :9], "said": "é"}, "f")
+    small = [noise[0, :, :9, :9]] * 9  # they leave their room to the large ones
+    items, left_out = items_of({"noise": noise, "small": small, "said": "é"}, "f")
     long = Item("long", text="é" * 20_000)
     write_items(tmp_path, "00000005-0.json", [long, *[long] * 20, *items], left_out)
     crowded = Sample(5, 0, "f", tmp_path, "00000005-0.json")
     assert crowded.left_out > 0
     assert f"<p>{crowded.left_out} left out</p>" in crowded._repr_html_()
-    assert list(crowded.images) == ["small"]  # what comes after the large ones has its place
+    assert list(crowded.images) == [f"small/{n}" for n in range(9)]  # what comes after the large ones has its place
 
     write_items(tmp_path, "00000006-0.json", items, left_out)
     sample = Sample(6, 0, "f", tmp_path, "00000006-0.json")
     assert sample.left_out == 0
-    assert list(sample.images) == ["noise/0", "noise/1", "small"]
-    assert [item.note for item in sample.items] == [*["at 1/3 of its size"] * 2, "", ""]
+    assert list(sample.images) == ["noise/0", "noise/1", *crowded.images]
+    assert [item.note for item in sample.items] == [*["at 1/3 of its size"] * 2, *[""] * 10]
     assert pixels(sample.images["noise/0"]).shape == (342, 342, 3)
     assert "left out" not in sample._repr_html_()
 

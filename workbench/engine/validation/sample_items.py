@@ -41,15 +41,23 @@ def items_of(returned: Any, name: str) -> tuple[list[Item], int]:
             if len(items) < MOST:
                 items.append(item)
                 draws.append(draw)
-    sizes = [len(item.png) for item in items if item.png]
-    room = room_for_pictures(items)
-    if 0 < room < sum(sizes):
-        share = room // len(sizes)
-        items = [
-            _smaller(item, draw, share) if draw and len(item.png) > share else item
-            for item, draw in zip(items, draws, strict=True)
-        ]
+    most = _share([len(item.png) for item in items if item.png], room_for_pictures(items))
+    items = [
+        _smaller(item, draw, most) if draw and len(item.png) > most > 0 else item
+        for item, draw in zip(items, draws, strict=True)
+    ]
     return items, count - len(items)
+
+
+def _share(sizes: list[int], room: int) -> int:
+    """The most bytes of one of these pictures, with which all fit into the room: the small ones
+    leave theirs to the large ones.
+    """
+    for rest, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
+        if size > room // rest:
+            return room // rest
+        room -= size
+    return max(sizes, default=0)
 
 
 def _smaller(item: Item, draw: _Draw, most: int) -> Item:
