@@ -233,7 +233,8 @@ def test_pictures_share_the_room_of_a_file_and_the_rest_is_counted(tmp_path):
     crowded = Sample(5, 0, "f", tmp_path, "00000005-0.json")
     assert crowded.left_out > 0
     assert f"<p>{crowded.left_out} left out</p>" in crowded._repr_html_()
-    assert list(crowded.images) == [f"small/{n}" for n in range(9)]  # what comes after the large ones has its place
+    # what comes after the large ones has its place
+    assert list(crowded.images) == [f"small/{n}" for n in range(9)]
 
     write_items(tmp_path, "00000006-0.json", items, left_out)
     sample = Sample(6, 0, "f", tmp_path, "00000006-0.json")
