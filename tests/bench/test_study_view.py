@@ -119,3 +119,8 @@ def test_it_is_a_page_with_the_losses_of_its_best_trials(study: wb.Study, tmp_pa
     assert len(text) < 1_500_000
     with pytest.raises(ExportError, match="the path alone"):
         study.export(file, 1)
+    assert study.export(file).read_text().startswith("<!doctype html>")
+    file.write_text("mine")
+    with pytest.raises(ExportError, match="was not written by export"):
+        study.export(file)
+    assert file.read_text() == "mine"

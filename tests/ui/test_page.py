@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 import workbench as wb
 from tests.ui.mirror import Mirror
+from workbench.events import Changed, to_line
 from workbench.export.errors import ExportError
 from workbench.runs.read import RECORD
 from workbench.ui.page import write_run
@@ -93,6 +94,7 @@ def test_a_page_has_the_run_and_nothing_else_runs_in_it(
     assert "0.0123" in text
     assert "val_loss" in text
     assert file.stat().st_size < 500_000
+    assert bench.export(file) == file  # our own is replaced
 
 
 def test_a_damaged_record_is_drawn_as_far_as_it_can_be(bench: wb.Workbench, tmp_path: Path) -> None:
@@ -102,14 +104,24 @@ def test_a_damaged_record_is_drawn_as_far_as_it_can_be(bench: wb.Workbench, tmp_
     assert copy.folder is not None
     record = copy.folder / RECORD
     lines = record.read_bytes().splitlines(keepends=True)
-    record.write_bytes(b"".join(lines[:-1]) + b'{"type": "Nonsense"}\n' + lines[-1][:9])
-    page = Elements(write_run(tmp_path / "a.html", wb.Run.open(copy.folder)).read_text())
+    change = to_line(Changed(3, {"lr": 0.0456})).encode() + b"\n"
+    record.write_bytes(b"".join([*lines[:-1], change]) + b'{"type": "Nonsense"}\n' + lines[-1][:9])
+    text = write_run(tmp_path / "a.html", wb.Run.open(copy.folder)).read_text()
+    changes = text.partition("Changed while it trained")[2].partition("</table>")[0]
+    assert re.findall(">([^<]+)<", changes) == ["update", "setting", "value", "3", "lr", "0.0456"]
+    page = Elements(text)
     assert page.drawn().state["progress"]["status"] in ("failed", "running")
 
 
 def test_what_a_page_is_not_is_refused(bench: wb.Workbench, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="leave out checks, evidence"):
         bench.export(tmp_path / "run.html", evidence=True, checks=True)
+    report = tmp_path / "report.html"
+    report.write_text("<h1>Mine</h1>")
+    with pytest.raises(ExportError, match=r"report\.html was not written by export"):
+        bench.export(report)
+    assert report.read_text() == "<h1>Mine</h1>"
+    assert list(tmp_path.iterdir()) == [report]
     dry = bench.fit(fast_dev_run=1).result()
     with pytest.raises(FileNotFoundError, match="no record to export"):
         bench.export(tmp_path / "dry.html", dry)

@@ -51,7 +51,7 @@ from workbench.bench.study_arguments import (
 from workbench.bench.study_start import TrialBench, data_of, identity_of, length_of
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
-from workbench.engine.validation.watch import Watcher, name_of, uncallable
+from workbench.engine.validation.watch import Watcher, is_version, name_of, uncallable
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown, Studied
 from workbench.export.errors import ExportError
 from workbench.export.file_format import ENDINGS, PAGES, ExportOptions, Format
@@ -988,6 +988,10 @@ class Workbench(TrialBench):
         or a list or dict of these, whose keys become labels. The run has the same losses with and
         without it. An error in it becomes one message, and the run continues. Of several ranks only
         the first one calls it; with FSDP it must not call the model.
+
+        A function of the same module and name takes the place of the earlier one, so that a cell of
+        a notebook can run again. Lambdas, methods and functions made by others are kept beside one
+        another.
         """
         refuse_callbacks(function, "watch")
         if not callable(function) or isinstance(function, (type, torch.nn.Module)):
@@ -1002,7 +1006,12 @@ class Workbench(TrialBench):
                 f"watch: {name_of(function)}{why} cannot be called with a batch and the model's"
                 " outputs: def f(batch, outputs)."
             )
-        self._watched.append(function)
+        for index, watcher in enumerate(self._watched):
+            if is_version(function, watcher):
+                self._watched[index] = function
+                break
+        else:
+            self._watched.append(function)
         self._listeners.notify(Called(line("watch", {}, Name(name_of(function)))))
 
         def end() -> None:

@@ -417,7 +417,7 @@ def _write(file: Path, run: Run) -> None:
     elif file.suffix.lower() == ".html":
         from workbench.ui.page import write_run
 
-        write_run(file, run)
+        write_run(file, run, force=True)  # an existing file was refused without --force
     else:
         run.figure().save(file)
 

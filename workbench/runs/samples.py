@@ -72,12 +72,23 @@ class Sample:
     folder: Path
     file: str
 
-    @cached_property
+    @property
     def items(self) -> tuple[Item, ...]:
         """Its pictures and texts, in the order in which the function returned them. OSError or
         ValueError: the file is gone or damaged.
         """
-        return read_items(self.folder, self.file)[0]
+        return self._content[0]
+
+    @property
+    def left_out(self) -> int:
+        """How many more pictures and texts the function returned, for which the file has no room.
+        OSError or ValueError: the file is gone or damaged.
+        """
+        return self._content[1]
+
+    @cached_property
+    def _content(self) -> tuple[tuple[Item, ...], int]:
+        return read_items(self.folder, self.file)
 
     @property
     def images(self) -> dict[str, bytes]:
@@ -97,7 +108,9 @@ class Sample:
     def _repr_html_(self) -> str:
         figures = "".join(map(_figure, self.items))
         head = html.escape(f"{self.name} after {self.step} updates")
-        return f"<div><b>{head}</b><div style='display:flex;flex-wrap:wrap'>{figures}</div></div>"
+        more = f"<p>{self.left_out} left out</p>" if self.left_out else ""
+        row = f"<div style='display:flex;flex-wrap:wrap'>{figures}</div>"
+        return f"<div><b>{head}</b>{row}{more}</div>"
 
 
 def _figure(item: Item) -> str:
@@ -120,20 +133,23 @@ def file_of(step: int, number: int) -> str:
 
 def write_items(run: Path, file: str, items: Sequence[Item], left_out: int) -> int:
     """Write the pictures and texts of one function into the run's folder; returns the file's
-    bytes. What does not fit into `LARGEST` bytes is left out, and counted.
+    bytes. What does not fit into `LARGEST` bytes, or could not be read again, is left out, and
+    counted.
     """
     rows: list[dict[str, str]] = []
     size = 200
-    for number, item in enumerate(items):
+    for item in items:
         row = {"label": item.label[:_SHORT], "note": item.note[:_SHORT]}
         if item.png:
             row["png"] = base64.b64encode(item.png).decode()
         else:
             row["text"] = item.text
-        size += len(json.dumps(row)) + 2
-        if size > LARGEST or number >= MOST:
-            left_out += len(items) - number
-            break
+        more = len(json.dumps(row)) + 2
+        is_readable = not item.png or _is_picture(item.png)
+        if size + more > LARGEST or len(rows) == MOST or not is_readable:
+            left_out += 1
+            continue
+        size += more
         rows.append(row)
     data = json.dumps({"items": rows, "left_out": left_out}).encode()
     write_whole(make_folder(run / SAMPLES) / file, data)
@@ -181,10 +197,21 @@ def _item(row: Any) -> Item:
         png = base64.b64decode(str(fields["png"]), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError("a picture is not base64") from None
-    width, height = (int.from_bytes(png[at : at + 4]) for at in (16, 20))
-    if not png.startswith(_PNG) or not 0 < width <= SIDE or not 0 < height <= SIDE:
+    if not _is_picture(png):
         raise ValueError(f"a picture is no PNG of at most {SIDE} pixels a side")
     return Item(label, png, note=note)
+
+
+def _is_picture(png: bytes) -> bool:
+    """Whether this is a PNG of at most `SIDE` pixels a side."""
+    width, height = (int.from_bytes(png[at : at + 4]) for at in (16, 20))
+    return png.startswith(_PNG) and 0 < width <= SIDE and 0 < height <= SIDE
+
+
+def room_for_pictures(items: Sequence[Item]) -> int:
+    """How many bytes of pictures fit beside the labels and texts of these items."""
+    said = sum(len(json.dumps(item.label + item.note + item.text)) + 150 for item in items)
+    return (LARGEST - 200 - said) * 3 // 4  # base64 has 4 characters for 3 bytes
 
 
 def kept(events: Sequence[Any], run: Path | None) -> tuple[Sample, ...]:

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.events import Event, RunEnded
+from workbench.export.errors import ExportError
 from workbench.runs import read
+from workbench.runs.folder.files import write_whole
 from workbench.runs.printable import printable
 from workbench.runs.record.stream import joined, recorded
 from workbench.runs.run import Run
@@ -35,14 +37,20 @@ from workbench.units import counted, duration, number
 _EXPORTS = re.compile(r"export\s*\{([^{}]*)\};?\s*$")
 """The last statement of the bundle, which names what others may import."""
 _ALIAS = re.compile(r"(\w[\w$]*)\s+as\s+showStill")
+_MARK = "<meta name='generator' content='Tuning Workbench'>"
+"""It says that a page is ours, and may be replaced by another one."""
 _TEXT = 2000
 """The most characters of a text in a table."""
 
 
-def write_run(file: Path, run: Run) -> Path:
-    """Write a run into this file. FileNotFoundError: it has no record."""
+def write_run(file: Path, run: Run, *, force: bool = False) -> Path:
+    """Write a run into this file. FileNotFoundError: it has no record. ExportError: the file is
+    not one of ours. force: replace it in any case.
+    """
     if run.folder is None or not run.folder.is_dir():
         raise FileNotFoundError(texts.no_record(run.id))
+    if not force:
+        _check_ours(file)
     model = CanvasModel()
     model.samples.folder = run.folder
     model.outbox.put("followed", True)
@@ -59,7 +67,10 @@ def write_run(file: Path, run: Run) -> Path:
 
 
 def write_comparison(file: Path, title: str, head: str, folders: Sequence[Path]) -> Path:
-    """Write these fits over one another into this file. head: HTML that stands above them."""
+    """Write these fits over one another into this file. head: HTML that stands above them.
+    ExportError: the file exists, and is not one of ours.
+    """
+    _check_ours(file)
     model = CanvasModel()
     model.outbox.put("followed", True)
     briefs = []
@@ -115,7 +126,7 @@ def _tables(folder: Path) -> str:
     settings = {name: setting_text.recorded(name, value) for name, value in values.items()}
     changed = [[name, settings[name]] for name in record["changed"]]
     changes = [
-        [str(event["update"]), setting_text.recorded(name, value)]
+        [str(event["update"]), name, setting_text.recorded(name, value)]
         for event in record["changes"]
         for name, value in event.items()
         if name != "update"
@@ -124,7 +135,7 @@ def _tables(folder: Path) -> str:
     tables = [
         _table(texts.RESULTS, ["", texts.LAST, texts.BEST], results),
         _table(texts.CHOSEN_SETTINGS, ["", texts.VALUE], changed),
-        _table(texts.LIVE_CHANGES, [texts.UPDATE, texts.VALUE], changes),
+        _table(texts.LIVE_CHANGES, [texts.UPDATE, texts.SETTING, texts.VALUE], changes),
         _table(texts.MODEL_AND_VERSIONS, ["", ""], facts),
     ]
     everything = _table("", ["", texts.VALUE], [[name, text] for name, text in settings.items()])
@@ -155,6 +166,18 @@ def _escaped(text: str) -> str:
 # -- the file
 
 
+def _check_ours(file: Path) -> None:
+    """Raise ExportError where this would replace a file that no export wrote."""
+    if not file.exists():
+        return
+    start = b""
+    if file.is_file():
+        with file.open("rb") as existing:
+            start = existing.read(1000)
+    if _MARK.encode() not in start:
+        raise ExportError(texts.not_ours(file))
+
+
 def _write(file: Path, title: str, head: str, model: CanvasModel, tab: str, tables: str) -> Path:
     model.outbox.put("still", True)
     model.look({"what": "drawer", "tab": tab})
@@ -176,6 +199,7 @@ def _write(file: Path, title: str, head: str, model: CanvasModel, tab: str, tabl
     )
     page = (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>\n"
+        f"{_MARK}\n"
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
         f"<title>{_escaped(title)}</title>\n<style>{style}</style></head>\n"
@@ -183,7 +207,7 @@ def _write(file: Path, title: str, head: str, model: CanvasModel, tab: str, tabl
         f"<script type='application/json' id='data'>{_in_script(data)}</script>\n"
         f"<script type='module'>{code}</script>\n</body></html>\n"
     )
-    file.write_text(page, encoding="utf-8", newline="\n")
+    write_whole(file.parent.resolve() / file.name, page.encode())
     return file
 
 

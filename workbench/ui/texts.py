@@ -11,6 +11,7 @@ elsewhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from workbench.plots.training.changes import SETTING_LABELS
 from workbench.units import counted
@@ -483,12 +484,16 @@ def not_training(job: str) -> str:
 
 RESULTS, CHOSEN_SETTINGS, ALL_SETTINGS = "Results", "Chosen settings", "All settings"
 LIVE_CHANGES, MODEL_AND_VERSIONS = "Changed while it trained", "Model and versions"
-LAST, BEST, VALUE, UPDATE = "last", "best", "value", "update"
+LAST, BEST, VALUE, UPDATE, SETTING = "last", "best", "value", "update", "setting"
 TAG_IN_BUNDLE = "live.js has a tag in it that would end its script element."
 
 
 def no_record(run: str) -> str:
     return f"run {run!r} has no record to export: it was a dry run, or it is deleted."
+
+
+def not_ours(file: Path) -> str:
+    return f"{file} was not written by export, and is not overwritten: give another name."
 
 
 def not_drawn(run: str, count: int) -> str:

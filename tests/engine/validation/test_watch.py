@@ -2,6 +2,7 @@
 
 import collections
 import io
+import unittest.mock
 import zlib
 
 import numpy as np
@@ -16,7 +17,7 @@ from tests.engine.problems import labelled, noisy_net
 from workbench.engine.validation import watch
 from workbench.engine.validation.sample_items import items_of
 from workbench.events import Message, Sampled
-from workbench.runs.samples import SAMPLES, SIDE
+from workbench.runs.samples import SAMPLES, SIDE, Item, Sample, write_items
 from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -144,6 +145,44 @@ def test_an_error_is_told_once_and_the_run_goes_on(tmp_path):
     assert not any("fails" in text for text in warnings_of(b.fit().result()))
 
 
+def test_an_oserror_of_the_function_is_its_own(tmp_path, monkeypatch):
+    b = bench(tmp_path)
+
+    def labelled_pictures(batch, outputs):
+        return open("/nonexistent/font.ttf").read()
+
+    b.watch(labelled_pictures)
+    run = b.fit(max_epochs=1).result()
+    (text,) = warnings_of(run)
+    assert "watch: labelled_pictures failed" in text
+    assert 'open("/nonexistent/font.ttf")' in text
+
+    b = bench(tmp_path)
+    full = unittest.mock.Mock(side_effect=OSError("no space left"))
+    monkeypatch.setattr(watch, "write_items", full)
+    b.watch(lambda batch, outputs: "seen")
+    (text,) = warnings_of(b.fit(max_epochs=1).result())
+    assert "what <lambda> returned could not be kept (no space left)" in text
+    assert "Traceback" not in text
+
+
+def test_a_cell_that_runs_again_replaces_its_function(tmp_path):
+    b = bench(tmp_path)
+    cell = "def look(batch, outputs): return 'version {}'"
+    ends = []
+    for version in range(3):
+        space = {"__name__": "__main__"}
+        exec(cell.format(version), space)
+        ends.append(b.watch(space["look"]))
+    for text in "ab":
+        b.watch(lambda batch, outputs, text=text: text)
+    ends[0]()  # it is no longer there
+    run = b.fit(max_epochs=1).result()
+    assert [sample.texts[""] for sample in run.samples] == ["version 2", "a", "b"]
+    ends[2]()
+    assert len(b.fit(max_epochs=1).result().samples) == 2
+
+
 @pytest.mark.parametrize(
     ("value", "shape", "note"),
     [
@@ -182,6 +221,38 @@ def test_a_matplotlib_figure_is_drawn_and_closed():
     image = pytest.importorskip("PIL.Image").open(io.BytesIO(item.png))
     ((again,), _) = items_of(image, "f")
     assert np.array_equal(pixels(again.png)[..., :3], np.asarray(image.convert("RGB")))
+
+
+def test_pictures_share_the_room_of_a_file_and_the_rest_is_counted(tmp_path):
+    """Noise of 1024 x 1024 has 3 MB as PNG."""
+    noise = torch.rand(2, 3, SIDE, SIDE)
+    small = [noise[0, :, :9, :9]] * 9  # they leave their room to the large ones
+    items, left_out = items_of({"noise": noise, "small": small, "said": "é"}, "f")
+    long = Item("long", text="é" * 20_000)
+    write_items(tmp_path, "00000005-0.json", [long, *[long] * 20, *items], left_out)
+    crowded = Sample(5, 0, "f", tmp_path, "00000005-0.json")
+    assert crowded.left_out > 0
+    assert f"<p>{crowded.left_out} left out</p>" in crowded._repr_html_()
+    # what comes after the large ones has its place
+    assert list(crowded.images) == [f"small/{n}" for n in range(9)]
+
+    write_items(tmp_path, "00000006-0.json", items, left_out)
+    sample = Sample(6, 0, "f", tmp_path, "00000006-0.json")
+    assert sample.left_out == 0
+    assert list(sample.images) == ["noise/0", "noise/1", *crowded.images]
+    assert [item.note for item in sample.items] == [*["at 1/3 of its size"] * 2, *[""] * 10]
+    assert pixels(sample.images["noise/0"]).shape == (342, 342, 3)
+    assert "left out" not in sample._repr_html_()
+
+
+def test_a_figure_that_is_larger_than_it_says_is_shrunk(tmp_path):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    with pyplot.rc_context({"savefig.bbox": "tight"}):
+        figure, axes = pyplot.subplots(figsize=(11, 4))
+        axes.plot([1, 2], label="a long legend " * 4)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        ((item,), _) = items_of(figure, "f")
+    assert SIDE * 0.9 < int.from_bytes(item.png[16:20]) <= SIDE
 
 
 @pytest.mark.parametrize(

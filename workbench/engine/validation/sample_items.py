@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workbench.runs.samples import LONGEST, MOST, SIDE, Item
+from workbench.runs.samples import LONGEST, MOST, SIDE, Item, room_for_pictures
 from workbench.task.errors import TaskError
 from workbench.values import shown
 
@@ -20,19 +23,51 @@ _DEEPEST = 4
 _CHANNELS = (1, 3, 4)
 """Grey, RGB, RGBA."""
 
+_Draw = Callable[[int], bytes]
+"""Makes the PNG file of a picture at 1, 1/2, 1/3 … of its size."""
+
 
 def items_of(returned: Any, name: str) -> tuple[list[Item], int]:
     """The pictures and texts in what the function `name` returned, and how many were left out
-    since there are too many. TaskError names what is neither.
+    since there are too many. Pictures that have too many bytes together are made smaller.
+    TaskError names what is neither.
     """
     items: list[Item] = []
+    draws: list[_Draw | None] = []
     count = 0
     for label, value in _leaves(returned, name, "", 0):
-        for item in _items(value, label, name):
+        for item, draw in _items(value, label, name):
             count += 1
             if len(items) < MOST:
                 items.append(item)
+                draws.append(draw)
+    most = _share([len(item.png) for item in items if item.png], room_for_pictures(items))
+    items = [
+        _smaller(item, draw, most) if draw and len(item.png) > most > 0 else item
+        for item, draw in zip(items, draws, strict=True)
+    ]
     return items, count - len(items)
+
+
+def _share(sizes: list[int], room: int) -> int:
+    """The most bytes of one of these pictures, with which all fit into the room: the small ones
+    leave theirs to the large ones.
+    """
+    for rest, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
+        if size > room // rest:
+            return room // rest
+        room -= size
+    return max(sizes, default=0)
+
+
+def _smaller(item: Item, draw: _Draw, most: int) -> Item:
+    """The picture with at most so many bytes, as long as it has more than a few pixels."""
+    png, divisor = item.png, 1
+    while len(png) > most and divisor < SIDE // 8:
+        divisor = max(divisor + 1, math.isqrt(divisor * divisor * len(png) // most))
+        png = draw(divisor)
+    note = f"{item.note}, at 1/{divisor} of its size".lstrip(", ")
+    return dataclasses.replace(item, png=png, note=note)
 
 
 def _leaves(value: Any, name: str, label: str, depth: int) -> Iterator[tuple[str, Any]]:
@@ -50,15 +85,16 @@ def _leaves(value: Any, name: str, label: str, depth: int) -> Iterator[tuple[str
         yield from _leaves(inner, name, f"{label}/{key}" if label else str(key), depth + 1)
 
 
-def _items(value: Any, label: str, name: str) -> Iterator[Item]:
+def _items(value: Any, label: str, name: str) -> Iterator[tuple[Item, _Draw | None]]:
+    """Each picture with what draws it smaller; a text has None."""
     if isinstance(value, str):
         cut = len(value) - LONGEST
         note = f"{cut} more characters" if cut > 0 else ""
-        yield Item(label, text=value[:LONGEST], note=note)
+        yield Item(label, text=value[:LONGEST], note=note), None
     elif hasattr(value, "savefig"):
-        yield Item(label, _figure(value))
+        yield Item(label, _figure(value, 1)), partial(_figure, value)
     elif hasattr(value, "to_plotly_json"):
-        yield Item(label, _plotly(value, name))
+        yield Item(label, _plotly(value, name, 1)), partial(_plotly, value, name)
     elif hasattr(value, "getbands"):  # of PIL
         mode = "RGBA" if "A" in value.getbands() else "RGB"
         yield _image(np.asarray(value.convert(mode)), label)
@@ -76,7 +112,9 @@ def _items(value: Any, label: str, name: str) -> Iterator[Item]:
         )
 
 
-def _images(array: NDArray[Any], label: str, name: str, *, first: bool) -> Iterator[Item]:
+def _images(
+    array: NDArray[Any], label: str, name: str, *, first: bool
+) -> Iterator[tuple[Item, _Draw]]:
     """The images in an array of 2 (HW), 3 or 4 dimensions (a batch). first: channels come first
     where both the first and the last dimension may be channels, as in a tensor.
     """
@@ -98,7 +136,7 @@ def _images(array: NDArray[Any], label: str, name: str, *, first: bool) -> Itera
     yield _image(array, label)
 
 
-def _image(array: NDArray[Any], label: str) -> Item:
+def _image(array: NDArray[Any], label: str) -> tuple[Item, _Draw]:
     """One image, HW or HWC, of at most `SIDE` pixels a side. Numbers other than bytes are taken
     from 0 to 1; where some are beyond that, from the smallest to the largest, with a note.
     """
@@ -118,11 +156,12 @@ def _image(array: NDArray[Any], label: str) -> Item:
             note = f"{note}, {int((~is_finite).sum())} not finite".lstrip(", ")
         scaled = (np.where(is_finite, wide, low) - low) / ((high - low) or 1)
         array = np.rint(255 * scaled).astype(np.uint8)
-    return Item(label, _png(array), note=note)
+    return Item(label, _png(array, 1), note=note), partial(_png, array)
 
 
-def _png(array: NDArray[np.uint8]) -> bytes:
-    """The PNG file of an image, HW or HWC."""
+def _png(array: NDArray[np.uint8], divisor: int) -> bytes:
+    """The PNG file of an image, HW or HWC, thinned out."""
+    array = array[::divisor, ::divisor]
     if array.ndim == 2:
         array = array[:, :, None]
     height, width, channels = array.shape
@@ -137,16 +176,17 @@ def _png(array: NDArray[np.uint8]) -> bytes:
     )
 
 
-def _figure(figure: Any) -> bytes:
+def _figure(figure: Any, divisor: int) -> bytes:
     """A matplotlib figure, which has imported matplotlib, as PNG."""
     from workbench.plots.drawing.picture import closed_png
 
-    return closed_png(figure, SIDE)
+    return closed_png(figure, SIDE // divisor)
 
 
-def _plotly(figure: Any, name: str) -> bytes:
+def _plotly(figure: Any, name: str, divisor: int) -> bytes:
+    width, height = SIDE * 3 // 4, SIDE // 2
     try:
-        png: bytes = figure.to_image(format="png", width=SIDE * 3 // 4, height=SIDE // 2)
+        png: bytes = figure.to_image("png", width=width, height=height, scale=1 / divisor)
     except (ValueError, ImportError, RuntimeError) as error:
         why = " ".join(str(error).split())[:200]
         raise TaskError(

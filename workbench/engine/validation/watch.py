@@ -81,24 +81,27 @@ class Watch:
         try:
             returned = function(*(_on_cpu(value) for value in (batch, outputs)))
             items, left_out = items_of(returned, name)
-            if self._folder is None:
-                return
-            file = file_of(step, number)
-            if self._sizes is None:
-                self._sizes = sizes(self._folder)
-            size = write_items(self._folder, file, items, left_out)
-            self._sizes.setdefault(step, {})[file] = size
-            self._events.append(Sampled(step, session.state.epoch, name, file))
         except TaskError as error:
             self._tell(number, str(error), step)
-        except OSError as error:
-            self._tell(number, f"watch: what {name} returned could not be kept ({error}).", step)
+            return
         except (Exception, SystemExit):  # noqa: BLE001 - as an error of a listener, it ends no run
             text = (
                 f"watch: {name} failed (it is called again; this message comes once):\n"
                 f"{traceback.format_exc()}"
             )
             self._tell(number, text, step)
+            return
+        if self._folder is None:
+            return
+        try:
+            file = file_of(step, number)
+            if self._sizes is None:
+                self._sizes = sizes(self._folder)
+            size = write_items(self._folder, file, items, left_out)
+            self._sizes.setdefault(step, {})[file] = size
+            self._events.append(Sampled(step, session.state.epoch, name, file))
+        except Exception as error:  # noqa: BLE001 - it ends no run
+            self._tell(number, f"watch: what {name} returned could not be kept ({error}).", step)
 
     def _tell(self, number: int, text: str, step: int) -> None:
         if number not in self._failing:
@@ -118,6 +121,20 @@ class Watch:
                 for file in known.pop(step):
                     with contextlib.suppress(OSError):
                         remove(folder, file)
+
+
+def is_version(function: Watcher, other: Watcher) -> bool:
+    """Whether these are one function, or two versions of it, of a cell that ran again: functions
+    of one name at the top level of one module. Those made by another function may differ in what
+    they enclose, and methods in their object.
+    """
+    if function == other:
+        return True
+    if not (inspect.isfunction(function) and inspect.isfunction(other)):
+        return False
+    name = function.__qualname__
+    is_same = (function.__module__, name) == (other.__module__, other.__qualname__)
+    return is_same and "<" not in name
 
 
 def name_of(function: Watcher) -> str:

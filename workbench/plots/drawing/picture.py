@@ -19,13 +19,24 @@ def closed_png(figure: Figure, side: int) -> bytes:
     """The PNG file of somebody else's figure, of at most `side` pixels a side. The figure is
     closed in pyplot, and drawn in any thread: a window's own canvas needs the main one.
     """
-    file = io.BytesIO()
     FigureCanvasAgg(figure)
     dpi = min(figure.dpi, side / max(*figure.get_size_inches(), 1e-3))
-    figure.savefig(file, format="png", dpi=dpi)
+    png = _png(figure, dpi)
+    for _ in range(3):  # with savefig.bbox "tight", a legend outside makes it larger than it says
+        largest = max(int.from_bytes(png[at : at + 4]) for at in (16, 20))
+        if largest <= side:
+            break
+        dpi *= 0.99 * side / largest
+        png = _png(figure, dpi)
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is not None:
         pyplot.close(figure)
+    return png
+
+
+def _png(figure: Figure, dpi: float) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=dpi)
     return file.getvalue()
 
 
