@@ -37,15 +37,16 @@ export class TableHead {
 
   private headOf(name: string, isNumeric: boolean): HTMLElement {
     const { sort, down } = this.store.state.runs ?? NEWEST;
-    const order = name !== sort ? "none" : down ? "descending" : "ascending";
-    const cell = el("th", isNumeric ? "wb-run-number" : "", "", { scope: "col", "data-column": name, "aria-sort": order });
+    const sorted = name !== sort ? "none" : down ? "descending" : "ascending";
+    const cell = el("th", isNumeric ? "wb-run-number" : "", "", { scope: "col", "data-column": name, "aria-sort": sorted });
     const about = (words.about as Record<string, string>)[name] ?? "";
     if (name === UNSORTED) cell.append(el("span", "", words.sparkline, { title: about }));
     else {
       const button = el("button", "wb-sort", name, { type: "button", title: [about, words.sortBy(name)].filter(Boolean).join(". ") });
+      let order = { sort, down }; // a second click may come before the answer to the first
       button.addEventListener("click", () => {
-        const next = name !== sort ? { sort: name, down: false } : down ? NEWEST : { sort: name, down: true };
-        this.store.request("see_runs", next);
+        order = name !== order.sort ? { sort: name, down: false } : order.down ? NEWEST : { sort: name, down: true };
+        this.store.request("see_runs", order);
       });
       cell.append(button);
     }
