@@ -35,6 +35,7 @@ import torch
 from tests.attacks import poison
 from tests.attacks.poison import HOSTILE
 from workbench.engine.checkpoint import files, lightning_file
+from workbench.engine.checkpoint.files import UnreadableError
 from workbench.events import StepsDone
 from workbench.events.columns import pack
 from workbench.events.serialization import to_line
@@ -63,7 +64,7 @@ from workbench.ui.page import write_run
 SECONDS, MEMORY = 2.0, 500 << 20
 _PATIENCE = 300.0
 """Seconds after which one of the readers hangs, on a machine that may be busy."""
-OURS = (ValueError, OSError, TaskError, NotFoundError)
+OURS = (ValueError, OSError, TaskError, NotFoundError, UnreadableError)
 RUN, OTHER = "0001-fit", "0002-fit"
 
 

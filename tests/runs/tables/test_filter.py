@@ -57,13 +57,15 @@ def test_what_a_condition_means(condition: str, holds: bool) -> None:
     [
         ("lrr < 1e-3", "'lrr' is no column: near it are lr"),
         ("lr < val_los", "'val_los' is no column: near it are val_loss"),
-        ("zzz == 3", "'zzz' is no column: the columns are named in the table"),
+        ("zzz == 3", "'zzz' is no column: Columns in the panel lists them"),
         ("lr <", "after '<' a column or a value is missing"),
         ("lr < and seed == 3", "after '<' a column or a value is missing: 'and'"),
         ("< 3", "at the beginning a column or a value is missing"),
         ("lr < 1 seed == 3", "after '1' comes 'seed': join two comparisons by and, or or"),
         ("(lr < 1", "after '1' a closing parenthesis is missing"),
         ("started > 2026-11-01", 'a date or a text is in quotes, "2026-11-01"'),
+        ("seed > 1m", "'1m' is no number: columns have no units, and time is in seconds"),
+        ("lr in (1e-3,)", "'in' is not known beside a column: write lr == "),
         ("started > 2026", 'a date or a text is in quotes, "2026"'),
         ("lr and seed == 3", "after 'lr' a comparison is missing"),
         ("1 < 2", "is no column"),
@@ -113,6 +115,13 @@ def test_the_runs_of_a_folder_are_filtered_by_what_is_known_of_them(tmp_path: Pa
     assert ids("study == 0009-study and status == finished and time > 25") == ["0002", "0003"]
     assert ids("too fast") == ["0001"]
     assert ids("batch_size == none") == ids("lr > 1") == []
+    assert ids("gradient_clip_val != 1") == ["0001", "0002", "0003"]  # none is off, and no gap
+    task = {"model": "Net", "build": {"width": 64}}
+    recorded(tmp_path, events(100, id="0004-fit"), "0004-fit", task=task)
+    assert [run.id for run in RunList.of(tmp_path).filter("build.width != 32")] == ["0004-fit"]
+    assert RunList.of(tmp_path).filter("build.width != 64") == []
+    with pytest.raises(TypeError, match="give a condition as a text"):
+        runs.filter(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="condition='lrr < 1': 'lrr' is no column: near it are lr"):
         runs.filter("lrr < 1")
     assert RunList().filter("val_loss < 1") == []

@@ -84,6 +84,11 @@ def parse(text: str, columns: Collection[str]) -> Condition:
         raise ValueError(f"a condition of {len(text)} characters: give at most {LONGEST}.")
     if not is_condition(text):
         wanted = text.lower().split()
+        if len(wanted) > 2 and wanted[1] == "in" and text.split()[0] in columns:
+            column = text.split()[0]
+            raise ValueError(
+                f"'in' is not known beside a column: write {column} == … or {column} == …."
+            )
         return lambda run: all(word in str(run.get(WORDS, "")).lower() for word in wanted)
     return _Parser(text, columns).condition()
 
@@ -198,7 +203,7 @@ class _Parser:
             is_word = side.column is None and side.token.kind == "word" and side.value is not None
             beside_date = any(other.column == DATE for other in sides)
             if is_word and sign not in _EQUAL and (isinstance(side.value, str) or beside_date):
-                raise ValueError(self._unknown(side.token))
+                raise ValueError(self._unknown(side.token, beside_date))
         return sides[0], sides[1]
 
     def _side(self, token: _Token) -> _Operand:
@@ -213,11 +218,14 @@ class _Parser:
         number = _number(token.text)
         return _Operand(token, None, token.text if number is None else number)
 
-    def _unknown(self, token: _Token) -> str:
+    def _unknown(self, token: _Token, is_date: bool = False) -> str:
+        is_word = token.kind == "word"
+        if is_word and token.text[0].isdigit() and _number(token.text) is None and not is_date:
+            return f"{token.text!r} is no number: columns have no units, and time is in seconds."
         if token.kind == "word" and token.text[0].isdigit():
             return f'{token.text!r} is no column: a date or a text is in quotes, "{token.text}".'
         near = difflib.get_close_matches(token.text, self._columns, n=_NEAR, cutoff=0.5)
-        hint = f"near it are {', '.join(near)}" if near else "the columns are named in the table"
+        hint = f"near it are {', '.join(near)}" if near else "Columns in the panel lists them"
         return f"{token.text!r} is no column: {hint}."
 
     def _takes(self, kind: str, text: str) -> bool:
@@ -261,13 +269,18 @@ def _number(text: str) -> float | None:
 
 def _compared(sign: str, left: _Operand, right: _Operand, run: Facts) -> bool:
     first, second = left.of(run), right.of(run)
+    asks_none = any(side.column is None and side.value is None for side in (left, right))
+    if not asks_none and any(
+        side.column is not None and side.column not in run for side in (left, right)
+    ):
+        return False  # a run that has no such column is neither equal nor unequal
     if sign in _EQUAL:
         first, second = left.beside(second, run), right.beside(first, run)
     return _holds(_SIGNS[sign], first, second)
 
 
 def _holds(compare: Callable[[object, object], bool], left: Value, right: Value) -> bool:
-    """Whether a comparison holds; a run that lacks a value is only equal to none."""
+    """Whether a comparison holds; what is none is only equal to none."""
     if isinstance(left, tuple) or isinstance(right, tuple):
         return _holds_of_any(compare, left, right)
     if left is None or right is None:

@@ -96,6 +96,11 @@ class RunList(list[Run]):
         without a comparison are a search. Each record is read once for it. The panel's table of
         runs takes the same text.
         """
+        if not isinstance(condition, str):
+            raise TypeError(
+                f"filter({shown(condition)}): give a condition as a text, 'lr < 1e-3 and val_loss <"
+                " 0.1'."
+            )
         if not self:  # nobody knows which metrics there will be
             return type(self)()
         briefs = [RunBrief.of(run) for run in self]

@@ -17,8 +17,10 @@ _LIVE, _ENDED = 1.0, 5.0
 """Seconds between two looks at the record of a study, and of one that has ended: another process
 may let that go on.
 """
-_SHARE = 0.05
-"""The share of the time that the looks at a large study may take."""
+_SHARE, _LONGEST = 0.05, 10.0
+"""The share of the time that the looks at a large study may take, and the most seconds between two
+looks.
+"""
 
 
 class StudyFeed:
@@ -94,7 +96,7 @@ class StudyFeed:
         about = f"look.{self.study.id}"
         while not self._closed:
             self._changed.clear()
-            begin = time.monotonic()
+            begin = time.thread_time()  # not the time in which others had the machine
             try:
                 status = self.look()
                 if not self._looked(status):
@@ -106,4 +108,5 @@ class StudyFeed:
                     trouble = str(error)
                     self._notice.error(error, self.study.id, about)
             pause = _ENDED if trouble or status == "ended" else _LIVE
-            self._changed.wait(max(pause, (time.monotonic() - begin) / _SHARE))
+            spent = time.thread_time() - begin
+            self._changed.wait(max(pause, min(spent / _SHARE, _LONGEST)))
