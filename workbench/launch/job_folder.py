@@ -186,6 +186,8 @@ def header(kind: str, settings: Settings, summary: ModelSummary, data: str) -> d
             "trainable": summary.trainable,
             "device": summary.device,
             "data": data,
+            **({"optimizer": summary.optimizer} if summary.optimizer else {}),
+            **({"groups": summary.groups} if summary.groups else {}),
             **({"build": dict(summary.build)} if summary.build else {}),
         },
         "settings": settings.model_dump(),

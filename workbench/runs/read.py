@@ -103,7 +103,11 @@ _TASK: dict[str, tuple[type, ...]] = {
     "device": (str,),
     "data": (str,),
     "build": (dict,),
+    "optimizer": (str,),
+    "groups": (str,),
 }
+_LONGEST = 300
+"""The most characters of what describes an optimizer."""
 _NUMBER = re.compile(r"(\d{4,18})-[^\W\d]")  # does not match a date that a user chose as a name
 _log = logging.getLogger("workbench.runs")
 _named: set[tuple[str, str]] = set()
@@ -450,6 +454,18 @@ def event_of(line: bytes, run: str, only: Container[str] | None = None) -> Event
     if isinstance(event, Changed | Resumed):
         return replace(event, values=accepted(event.values))
     return event
+
+
+def optimization(header: Mapping[str, Any]) -> tuple[str, str]:
+    """What made the optimizer of a run where no setting names it, and the rules of its parameter
+    groups; "": unknown, or none.
+    """
+    task = header.get("task")
+    texts = [task.get(name) for name in ("optimizer", "groups")] if isinstance(task, dict) else []
+    optimizer, groups = [printable(t[:_LONGEST]) if isinstance(t, str) else "" for t in texts] or [
+        ""
+    ] * 2
+    return optimizer, groups
 
 
 def build_values(header: Mapping[str, Any]) -> dict[str, Any]:

@@ -94,6 +94,17 @@ def _named(value: Any) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
+def named_or_self(make: Any) -> Any:
+    """The name of an optimizer's class, with the arguments that are bound to it; what makes another
+    one as it is.
+    """
+    named = _named(make)
+    if named is None:
+        return make
+    name, arguments = named
+    return {name: arguments} if arguments else name
+
+
 _PACKAGES = ("torch", "schedulefree")
 
 

@@ -443,6 +443,16 @@ class Task(abc.ABC):
         """The settings that the task implies beside those that the user gave."""
         return self.implied
 
+    @property
+    def optimizer_text(self) -> str:
+        """What makes the optimizer where the settings name none, for records; "": the task does."""
+        return ""
+
+    @property
+    def groups_text(self) -> str:
+        """The rules that divide its parameters into groups, for records; "": there are none."""
+        return ""
+
     def refuse_optimizer(self, settings: Settings) -> None:
         """Raise SettingsError where the task cannot have the optimizer that the settings name."""
         if settings.optimizer is not None:

@@ -30,6 +30,10 @@ class ModelSummary:
     optimizers: int = 1
     in_loss: int = 0
     """How many of the elements belong to parameters of the loss."""
+    optimizer: str = ""
+    """What makes the optimizer where the setting `optimizer` names none; "": the task does."""
+    groups: str = ""
+    """The rules of `groups=`; "": there are none."""
     build: Mapping[str, Any] = field(default_factory=dict)
     """The values with which a function made the model, as `recordable` writes them; empty where it
     was given.
@@ -57,6 +61,8 @@ class ModelSummary:
             _device("auto"),
             optimizers,
             sum(p.numel() for p in parameters) - of_model,
+            task.optimizer_text,
+            task.groups_text,
             recordable(build),
         )
 

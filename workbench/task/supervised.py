@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from workbench.settings import Settings
-from workbench.settings.optimizers import is_named
+from workbench.settings import Settings, setting_text
+from workbench.settings.optimizers import is_named, named_or_self
 from workbench.task import hints
 from workbench.task.batch import TARGETS, holds_text, is_several, sample_count
 from workbench.task.data.combined import side_by_side
@@ -32,7 +32,7 @@ from workbench.task.metrics.metrics import (
 from workbench.task.metrics.over_epoch import OverEpoch
 from workbench.task.metrics.step_output import loss_parts, reported_weight, score_weight
 from workbench.task.optim import named_optimizers
-from workbench.task.optim.group_checks import checked_rules, options_by_rule
+from workbench.task.optim.group_checks import checked_rules, options_by_rule, rule_text
 from workbench.task.optim.optimizer_factory import OptimizerFactory
 from workbench.task.optim.part_optimizers import by_part
 from workbench.task.optim.schedulers import MakeScheduler, refuse_built_in, schedule_of
@@ -406,6 +406,19 @@ class Supervised(Task):
         if settings.optimizer is None:
             return self.optimizer_factory
         return named_optimizers.factory_of(settings.optimizer, self.rules, self.trained_parameters)
+
+    @property
+    def optimizer_text(self) -> str:
+        named = named_or_self(self.optimizer_factory.make)
+        return (
+            setting_text.short("optimizer", named)
+            if is_named(named)
+            else self.optimizer_factory.name
+        )
+
+    @property
+    def groups_text(self) -> str:
+        return ", ".join(map(rule_text, self.rules))
 
     def refuse_optimizer(self, settings: Settings) -> None:
         if settings.optimizer is not None:

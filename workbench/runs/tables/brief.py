@@ -106,6 +106,10 @@ class RunBrief:
     """Its place in a study; None: it is in none."""
     build: dict[str, Any] = field(default_factory=dict)
     """The values with which a function made its model, by the names of its parameters."""
+    optimizer: str = ""
+    """What made its optimizer where no setting names one; "": unknown."""
+    groups: str = ""
+    """The rules of its parameter groups; "": there were none."""
     history: dict[str, Array] = field(default_factory=dict)
     """Each metric of its validations, as `checks`; empty unless `Fold(history=True)` kept it."""
     marks: list[tuple[int, str]] = field(default_factory=list)
@@ -141,7 +145,14 @@ class RunBrief:
             model,
             folder,
         )
-        return replace(brief, trial=read.trial_place(header), build=read.build_values(header))
+        optimizer, groups = read.optimization(header)
+        return replace(
+            brief,
+            trial=read.trial_place(header),
+            build=read.build_values(header),
+            optimizer=optimizer,
+            groups=groups,
+        )
 
     @classmethod
     def of(cls, run: Run) -> RunBrief:

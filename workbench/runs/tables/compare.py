@@ -143,11 +143,24 @@ class Comparison:
         rows.append(["status", *(shown_status(run.status, run.unseen) for run in self.runs)])
         if self._models:
             rows.append(["model", *self._models])
-        rows += [[name, *values] for name, values in self.settings.items()]
+        rows += [[name, *values] for name, values in self._settings.items()]
         rows += [[name, *_cells(values)] for name, values in self._endings()]
         rows.append(["updates", *(str(run.step) for run in self.runs)])
         rows.append(["time", *(duration(run.seconds) for run in self.runs)])
         return rows if len(self.runs) <= MOST else [*map(list, zip(*rows, strict=True))]
+
+    @property
+    def _settings(self) -> dict[str, tuple[str, ...]]:
+        """The settings that differ, with the optimizers and groups that the benches were given."""
+        named = self.settings.get("optimizer", ("none",) * len(self.runs))
+        optimizers = tuple(
+            run.optimizer or name if name == "none" else name
+            for run, name in zip(self.runs, named, strict=True)
+        )
+        groups = tuple(run.groups or "none" for run in self.runs)
+        others = {name: values for name, values in self.settings.items() if name != "optimizer"}
+        of_benches = {"optimizer": optimizers, "groups": groups}
+        return {name: texts for name, texts in of_benches.items() if len({*texts}) > 1} | others
 
     def _endings(self) -> Iterator[tuple[str, list[float | None]]]:
         """Each metric at the ends of the runs, followed by its best values if one of these was

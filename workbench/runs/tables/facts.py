@@ -44,6 +44,10 @@ def facts(brief: RunBrief, annotations: Annotations) -> dict[str, Value]:
         for name, value in brief.settings.items()
         if name in Settings.model_fields
     }
+    if known["optimizer"] is None:
+        known["optimizer"] = brief.optimizer or None
+    if brief.groups:
+        known["groups"] = brief.groups
     known |= {f"build.{name}": _plain(name, value) for name, value in brief.build.items()}
     known |= {
         "run": brief.id,

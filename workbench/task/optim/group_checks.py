@@ -48,6 +48,21 @@ def checked_rules(groups: Any) -> tuple[Any, ...]:
     return rules
 
 
+def rule_text(rule: Any) -> str:
+    """A rule as a person writes it, for records: "group('head', lr_scale=10)"."""
+    if isinstance(rule, str):
+        return rule
+    if isinstance(rule, LayerDecay):
+        layers = "" if rule.layers is None else f", layers={shown(list(rule.layers))}"
+        return f"layer_decay({rule.factor}{layers})"
+    if not isinstance(rule, Group):
+        return str(getattr(rule, "__name__", type(rule).__name__))
+    match = rule.match
+    text = shown(match) if isinstance(match, str) else getattr(match, "__name__", "a function")
+    options = [f"{key}={shown(value)}" for key, value in rule.options.items() if key != "name"]
+    return f"group({', '.join([text, *options])})"
+
+
 def _check_group(number: int, rule: Group) -> None:
     text = f"groups[{number}]: wb.group({shown(rule.match)}, …)"
     if not (isinstance(rule.match, str) and rule.match) and not callable(rule.match):
