@@ -244,6 +244,7 @@ def test_a_study_is_changed_while_it_runs(bench: wb.Workbench, started: list[lis
     [
         (lambda study: study.add(colour=3), "colour"),
         (lambda study: study.add(lr="fast"), "lr='fast'"),
+        (lambda study: study.add(width="32"), "give a number"),
         (lambda study: study.add(lr=-1.0), "lr=-1.0"),
         (lambda study: study.add(), "give its values"),
         (lambda study: study.add(max_epochs=100), "all trials of a study have one length"),

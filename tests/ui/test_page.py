@@ -77,7 +77,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> wb.Workbench:
 def test_a_page_has_the_run_and_nothing_else_runs_in_it(
     bench: wb.Workbench, tmp_path: Path
 ) -> None:
-    file = bench.export(tmp_path / "run.html")
+    file = bench.export(tmp_path / "pages" / "run.html")
     text = file.read_text(encoding="utf-8")
     page = Elements(text)
     assert page.tags.count("script") == 2

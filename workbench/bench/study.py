@@ -525,6 +525,12 @@ class Study(StudyView):
                 continue
             if name in present and type(value) is type(present[name]) and value == present[name]:
                 continue
+            in_bench = present.get(name)
+            if isinstance(value, str) and type(in_bench) in (int, float):
+                raise SettingsError(
+                    f"study.add({name}={shown(value)}): it is {shown(in_bench)} in the bench: give"
+                    " a number."
+                )
             try:
                 Space.parse({name: [present.get(name), value]}, base, build)
             except SettingsError as error:

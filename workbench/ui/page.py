@@ -207,6 +207,7 @@ def _write(file: Path, title: str, head: str, model: CanvasModel, tab: str, tabl
         f"<script type='application/json' id='data'>{_in_script(data)}</script>\n"
         f"<script type='module'>{code}</script>\n</body></html>\n"
     )
+    file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file.parent.resolve() / file.name, page.encode())
     return file
 

@@ -288,3 +288,19 @@ def test_names_and_scales_of_all_rates_go_together(tmp_path: Path) -> None:
         np.testing.assert_array_equal(bench.fit().result().history["loss"], twin(options))
         with pytest.raises(TaskError, match=r"find_lr\(group=0\): this parameter group has no"):
             bench.find_lr(group=0).result()
+
+
+def test_comparisons_and_filters_have_the_groups_and_what_made_the_optimizer(
+    tmp_path: Path,
+) -> None:
+    groups = [wb.group("head", lr_scale=4), wb.layer_decay(0.5)]
+    for given, optimizer in ((None, SGD), (groups, SGD), (None, torch.optim.AdamW)):
+        with make(tmp_path, given, optimizer=optimizer, max_steps=1) as bench:
+            bench.fit().result()
+    with make(tmp_path, None) as bench:
+        runs = bench.runs
+        table = repr(bench.compare(*runs))
+        assert "group('head', lr_scale=4), layer_decay(0.5)" in table
+        assert "{'sgd': {'momentum': 0.9}}" in table
+        assert [run.id for run in runs.filter("optimizer == adamw")] == ["0003-fit"]
+        assert [run.id for run in runs.filter("groups != none")] == ["0002-fit"]
