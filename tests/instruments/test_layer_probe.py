@@ -37,14 +37,15 @@ def bench(tmp_path, model=None, **settings):
     )
 
 
-def asking(b, layers=(), at=2):
+def asking(b, *requests, at=2):
     """Fit, and ask for histograms before update `at`."""
     asked = []
 
     def listen(event):
         if isinstance(event, StepsDone) and event.done >= at and not asked:
             asked.append(event)
-            b.job.histograms(layers)
+            for layers in requests or ([],):
+                b.job.histograms(layers)
 
     end = b.subscribe(listen)
     run = b.fit(max_epochs=2000, max_steps=2000).result()
@@ -77,8 +78,16 @@ def test_layers_are_named_and_one_that_does_not_exist_is_told(tmp_path):
     run = asking(bench(tmp_path), ["3", "0.bias", "9"])
     assert [layer.name for layer in run.histograms[0].layers] == ["0.bias", "3.weight", "3.bias"]
     assert any("no layer is called '9'" in e.text for e in run.events if isinstance(e, Message))
-    with pytest.raises(TypeError, match=r"\['3'\]"):
-        bench(tmp_path).fit().histograms("3")
+    for wrong, said in (("3", r"\['3'\]"), (3, "give a list of names")):
+        with pytest.raises(TypeError, match=said):
+            bench(tmp_path).fit().histograms(wrong)
+
+
+def test_requests_that_come_together_are_all_measured(tmp_path):
+    run = asking(bench(tmp_path), ["3"], ["0.bias"], ["9"])
+    measured = [[layer.name for layer in one.layers] for one in run.histograms]
+    assert all(measured)
+    assert {name for names in measured for name in names} == {"0.bias", "3.weight", "3.bias"}
 
 
 def test_values_are_those_of_the_pass():

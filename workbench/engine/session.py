@@ -303,8 +303,9 @@ class Session:
             self.ratios = UpdateRatios(self.meter)
 
     def measure_layers(self, wanted: Sequence[str]) -> None:
-        """Measure weights and activations of these layers in the next update. Only rank 0 does:
-        its weights are those of all ranks, and its activations are of its own batch.
+        """Measure weights and activations of these layers in the next update, with those that it
+        was asked for before. Only rank 0 does: its weights are those of all ranks, and its
+        activations are of its own batch.
         """
         if not self.ranks.first:
             return
@@ -318,11 +319,17 @@ class Session:
                 Message(f"layers are not measured ({why}).", "warning", self.state.step)
             )
             return
-        self.probe = LayerProbe(self.task.modules, self.parameters, wanted)
-        if self.probe.unknown:
+        probe = LayerProbe(self.task.modules, self.parameters, wanted)
+        pending, unknown = self.probe, probe.unknown
+        if pending is not None:
+            both = (*pending.wanted, *wanted) if pending.wanted and wanted else ()
+            probe = LayerProbe(self.task.modules, self.parameters, both)
+        if len(unknown) < len(wanted) or not wanted:
+            self.probe = probe
+        if unknown:
             self.notes.append(
                 Message(
-                    f"no layer is called {', '.join(map(repr, self.probe.unknown[:5]))}: give names"
+                    f"no layer is called {', '.join(map(repr, unknown[:5]))}: give names"
                     f" of parameters or modules, such as {first_names(list(self.parameters), 3)}.",
                     "warning",
                     self.state.step,

@@ -61,6 +61,7 @@ class LayerProbe:
         """parameters: the layers by their names. wanted: names of layers, or of modules for all
         that are in them; empty: all.
         """
+        self.wanted = tuple(wanted)
         chosen = [name for name in parameters if not wanted or _is_in(name, wanted)]
         self.unknown = [name for name in wanted if not any(_is_in(p, [name]) for p in parameters)]
         self.left_out = max(0, len(chosen) - MOST)

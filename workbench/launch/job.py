@@ -359,8 +359,9 @@ class Job(Generic[T]):
         measured at most. The panel shows them under *Gradients and clipping*, and
         `run.histograms` has them. Losses are the same with and without it.
         """
-        if isinstance(layers, str):
-            raise TypeError(f"layers={layers!r}: give a list of names, [{layers!r}].")
+        if isinstance(layers, str) or not isinstance(layers, Sequence):
+            example = layers if isinstance(layers, str) else "encoder"
+            raise TypeError(f"layers={layers!r}: give a list of names, [{example!r}].")
         command = Histograms(tuple(layers))
         self._ask(command, commands.arguments_of(command))
 
