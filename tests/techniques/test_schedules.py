@@ -4,6 +4,7 @@ import copy
 import io
 import math
 import pickle
+from typing import get_args
 
 import pytest
 import torch
@@ -39,16 +40,7 @@ def rates(updates, *, told=True, taken=None, **settings):
     return [row[0] for row in steps(optimizer, scheduler, taken or updates)]
 
 
-SHAPES = [
-    "constant",
-    "linear",
-    "cosine",
-    "one_cycle",
-    "wsd",
-    "polynomial",
-    "inverse_sqrt",
-    "cosine_restarts",
-]
+SHAPES = get_args(Settings.model_fields["lr_schedule"].annotation)
 COSINE = [0.5 * (1 + math.cos(math.pi * k / 8)) for k in range(8)]
 
 

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, expect
 
 import workbench as wb
 from tests.browser.canvas import canvas_in
+from tests.browser.lab import Lab
 from workbench.ui.panel import Panel
 
 pytestmark = pytest.mark.browser
@@ -72,3 +73,27 @@ def test_samples_of_every_validation(browser: Browser, tmp_path: Path) -> None:
         expect(card.get_by_role("button", name="The next validation")).to_be_disabled()
         assert page.complaints == []
     bench.close()
+
+
+WATCHED = """import torch
+import workbench as wb
+
+torch.manual_seed(0)
+x = torch.randn(64, 9)
+bench = wb.Workbench(torch.nn.Linear(9, 9), train=(x, x), val=(x, x), loss=torch.nn.functional.mse_loss, max_epochs=1)
+bench.watch(lambda batch, outputs: outputs[:2].reshape(2, 1, 3, 3))
+bench"""
+
+
+def test_a_panel_with_pictures_stays_in_its_cell(lab: Lab) -> None:
+    """The picture of a saved notebook is hidden beside a live panel, and the panel with pictures of its own is not."""
+    lab.open_notebook([WATCHED], name="watched.ipynb")
+    lab.run_cell(0)
+    panel = lab.panel(0)
+    lab.execute("job = bench.fit(max_epochs=10**6)")
+    lab.tab(panel, "Samples")
+    expect(panel.locator(".wb-samples-card img")).to_have_count(2)
+    expect(panel.locator(".wb-samples-card img").first).to_be_visible()
+    panel.get_by_role("button", name="Stop").click()
+    lab.execute("job.wait()")
+    expect(panel.locator(".wb-samples-card img").first).to_be_visible()
