@@ -54,11 +54,15 @@ def heights(canvas: Canvas) -> list[float]:
     return [float(text.text or "nan") for text in ends]
 
 
-def test_a_diverged_run_leaves_the_others_readable(browser: Browser, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rises", ["later", "at once"])
+def test_a_diverged_run_leaves_the_others_readable(
+    rises: str, browser: Browser, tmp_path: Path
+) -> None:
     steps = np.arange(400)
+    later, at_once = 2.3 + 0.01 * np.exp(steps / 30), 2.3 + 6000 * (1 - np.exp(-steps / 2))
     losses = (
         0.3 + 2 * np.exp(-steps / 80),
-        2.3 + 0.01 * np.exp(steps / 30),
+        later if rises == "later" else at_once,
         0.5 + 1.8 * np.exp(-steps / 60),
     )
     briefs = []

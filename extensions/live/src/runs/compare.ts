@@ -169,7 +169,9 @@ export class Compare {
     }
     for (let kind = this.multiples.length; kind <= metrics.length; kind += 1) this.multiple(kind);
     this.read(runs.length);
-    this.diverged = new Set(this.multiples[LOSS]!.lines.flatMap((line, i) => (hasDiverged(line.y) ? [i] : [])));
+    const losses = this.multiples[LOSS]!.lines.map((line) => line.y);
+    const level = Math.min(...losses.map(beginning));
+    this.diverged = new Set(losses.flatMap((loss, i) => (hasDiverged(loss, level) ? [i] : [])));
     if (this.diverged.size === runs.length) this.diverged.clear();
     this.whole.hidden = this.diverged.size === 0;
     const beyond = this.isWhole ? [] : [...this.diverged].map((i) => runs[i] ?? "");
@@ -298,11 +300,22 @@ function valueAt(line: Line | undefined, at: number | null, isOver: boolean): st
   return number(line.y[k] ?? NaN);
 }
 
-/** Whether a loss has risen far above where it began. */
-function hasDiverged(loss: Value[]): boolean {
-  const finite = loss.filter((value): value is number => value !== null && Number.isFinite(value));
+function finiteOf(loss: Value[]): number[] {
+  return loss.filter((value): value is number => value !== null && Number.isFinite(value));
+}
+
+/** The highest loss of a run's beginning. */
+function beginning(loss: Value[]): number {
+  const finite = finiteOf(loss);
+  return finite.length ? Math.max(...finite.slice(0, Math.max(1, Math.ceil(BEGINNING * finite.length)))) : Infinity;
+}
+
+/** Whether a loss has risen far above where it began; where it blew up in its beginning, above where the others did (`level`). */
+function hasDiverged(loss: Value[], level: number): boolean {
+  const finite = finiteOf(loss);
   if (finite.length < 2) return false;
-  const first = finite.slice(0, Math.max(1, Math.ceil(BEGINNING * finite.length)));
-  const [start, low, high] = [Math.max(...first), Math.min(...finite), Math.max(...finite)];
+  const blewUp = (finite.at(-1) as number) > (finite[0] as number);
+  const start = blewUp ? Math.min(beginning(loss), level) : beginning(loss);
+  const [low, high] = [Math.min(...finite), Math.max(...finite)];
   return high - Math.min(low, start) > FAR * Math.max(Math.abs(start), start - low);
 }
