@@ -261,20 +261,24 @@ def test_what_comes_after_the_last_update_is_in_the_last_event(monkeypatch):
 
 
 def test_an_update_that_is_not_timed_has_no_marks(monkeypatch):
-    """One in ten milliseconds is timed in parts."""
+    """One in ten milliseconds is timed in parts, and the first one after an event."""
     now = [100.0]
     monkeypatch.setattr(step_timer, "perf_counter", lambda: now[0])
     timer = StepTimer(torch.device("cpu"), lambda: now[0])
     timer.begin()
-    for part in ("forward", "backward"):  # the second update comes too soon
+
+    def update(part):
         timer.wait(now[0])
         timer.arrived(0.0, first=True)
         now[0] += 0.004
         timer.mark(part)
         timer.end()
-    event = timer.take(2)
-    assert set(event.parts) == {"forward"}
-    assert event.parts["forward"] == pytest.approx(0.008)
+
+    update("forward")
+    update("backward")  # it comes too soon
+    assert timer.take(2).parts == pytest.approx({"forward": 0.008})
+    update("optimizer")
+    assert timer.take(3).parts == pytest.approx({"optimizer": 0.004})
 
 
 class FakeEvent:

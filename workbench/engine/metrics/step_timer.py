@@ -180,6 +180,7 @@ class StepTimer:
         if not sampled and rest > 0.0:
             parts["other"] = rest
         self._seconds, self._whole, self._sampled = seconds, {}, {}
+        self._next = 0.0  # else a stretch of few updates would tell nothing of its parts
         return TimeSpent(step, passed, parts) if passed > 0.0 else None
 
     def _now(self) -> Time:
