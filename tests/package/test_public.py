@@ -219,6 +219,7 @@ def test_every_method_that_takes_settings_says_so(method: str) -> None:
     hints = [get_args(hint) for hint in get_type_hints(function).values()]
     assert hints.count((keywords,)) == 1
     assert {*inspect.signature(function).parameters} >= {*wb.Settings.model_fields}
+    assert "    batch_size (samples, default 32): " in inspect.getdoc(function)
     assert get_args(get_type_hints(Job.change)["values"]) == (LiveKwargs,)
 
 

@@ -7,12 +7,12 @@ optimizer step.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -701,11 +701,18 @@ class Settings(BaseModel):
 Method = TypeVar("Method", bound=Callable[..., object])
 
 
+class _AsSet:
+    """The default of a keyword in a signature: the setting of the bench or the job holds."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
 def lists_keywords(keywords: type) -> Callable[[Method], Method]:
     """Decorates a method that takes `**settings`: its signature lists these keywords, so that
-    Jupyter completes them.
+    Jupyter completes them, and its help says by groups what they mean.
 
-    keywords: a TypedDict of `workbench.settings.kwargs`. A default of `...` means that the setting
+    keywords: a TypedDict of `workbench.settings.kwargs`. A default of `…` means that the setting
     of the bench or the job holds.
     """
 
@@ -716,50 +723,47 @@ def lists_keywords(keywords: type) -> Callable[[Method], Method]:
             for parameter in signature.parameters.values()
             if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         ]
-        parameters += _keywords(keywords)
+        names = [*get_type_hints(keywords)]
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_AsSet())
+            for name in names
+        ]
         method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        method.__doc__ = (
+            f"{inspect.cleandoc(method.__doc__ or '')}\n\nSettings that it takes. One that is not"
+            f" given has the value that is set:\n{_help(names)}"
+        )
         return method
 
     return decorate
 
 
-def _keywords(
-    keywords: type, defaults: Mapping[str, Any] = MappingProxyType({})
-) -> list[inspect.Parameter]:
-    """The parameters of a signature for the keys of a TypedDict."""
-    return [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, ...), annotation=hint
-        )
-        for name, hint in get_type_hints(keywords).items()
-    ]
-
-
-def _help() -> str:
-    """All settings by their groups, each with its unit, its default and its help."""
+def _help(names: Collection[str]) -> str:
+    """These settings by their groups, each with its unit, its default and its help."""
     lines = []
     for group in get_args(Group):
-        lines += ["", f"{group.capitalize()}:"]
-        for name, field in Settings.model_fields.items():
-            if (item := metadata_of(name)).group == group:
-                facts = ", ".join(
-                    [
-                        *([item.unit] if item.unit else []),
-                        f"default {field.default!r}",
-                        *(["live"] if item.live else []),
-                    ]
-                )
-                text = f"{name} ({facts}): {field.description}"
-                lines.append(
-                    textwrap.fill(
-                        text,
-                        100,
-                        initial_indent=" " * 4,
-                        subsequent_indent=" " * 8,
-                        break_on_hyphens=False,
-                    )
-                )
+        texts = [_help_of(name) for name in names if metadata_of(name).group == group]
+        if texts:
+            lines += ["", f"{group.capitalize()}:", *texts]
     return "\n".join(lines)
+
+
+@functools.cache
+def _help_of(name: str) -> str:
+    """The unit of a setting, its default and its help."""
+    field, item = Settings.model_fields[name], metadata_of(name)
+    facts = [f"default {field.default!r}"]
+    if item.unit:
+        facts.insert(0, item.unit)
+    if item.live:
+        facts.append("live")
+    return textwrap.fill(
+        f"{name} ({', '.join(facts)}): {field.description}",
+        100,
+        initial_indent=" " * 4,
+        subsequent_indent=" " * 8,
+        break_on_hyphens=False,
+    )
 
 
 def _as_fields(values: dict[str, Any]) -> dict[str, Any]:
@@ -816,11 +820,17 @@ def metadata_of(name: str) -> SettingMetadata:
     )
 
 
-Settings.__doc__ = f"{inspect.cleandoc(Settings.__doc__ or '')}\n{_help()}"
+Settings.__doc__ = f"{inspect.cleandoc(Settings.__doc__ or '')}\n{_help(Settings.model_fields)}"
 Settings.__signature__ = inspect.Signature(
-    _keywords(
-        SettingsKwargs, {name: field.default for name, field in Settings.model_fields.items()}
-    )
+    [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=Settings.model_fields[name].default,
+            annotation=hint,
+        )
+        for name, hint in get_type_hints(SettingsKwargs).items()
+    ]
 )
 
 LOCAL = (
