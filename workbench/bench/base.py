@@ -21,6 +21,9 @@ from workbench.bench.arguments import (
     settings_named,
 )
 from workbench.bench.recipe import Prepared, Recipe
+from workbench.engine.optim.param_groups import ParamGroups
+from workbench.engine.runtime.restore_devices import restored_devices
+from workbench.engine.setup import open_session
 from workbench.events import Called, SettingsSet, StatusChanged
 from workbench.launch import select_launcher
 from workbench.launch.cell_context import CellContext
@@ -97,6 +100,18 @@ class BenchBase:
     def summary(self) -> ModelSummary:
         """The model's size, and the device on which jobs train it."""
         return self._summary.on(self._settings.accelerator)
+
+    @property
+    def param_groups(self) -> ParamGroups:
+        """Which parameter is in which group of which optimizer, with the rates and decays at which
+        a fit with the present settings begins. As the last line of a cell it is a table.
+
+        RuntimeError: a job is running, which uses the model.
+        """
+        self._check_idle("look at its groups")
+        settings = self._settings.replace(compile=False)
+        with restored_devices(self._task), open_session(self._task, settings) as session:
+            return ParamGroups.of(self._task, session.optimizers)
 
     @property
     def settings(self) -> Settings:

@@ -279,6 +279,27 @@ def test_a_decay_is_searched_beside_one_that_a_rule_gives(tmp_path: Path) -> Non
     assert len({trial.weight_decay for trial in search.trials}) > 1
 
 
+def test_a_bench_says_which_parameter_is_in_which_group(tmp_path: Path) -> None:
+    model = Net()
+    model.stem.requires_grad_(False)
+    groups = ["no_decay_norm_bias", wb.group("head", lr_scale=10)]
+    bench = make(tmp_path, groups, model, weight_decay=0.1, warmup=3)
+    rows = bench.param_groups
+    assert [(g.name, g.lr, g.weight_decay, g.elements) for g in rows] == [
+        ("rest", 0.05, 0.1, 108), ("no_decay", 0.05, 0.0, 30), ("head", 0.5, 0.1, 18), ("no_decay, head", 0.5, 0.0, 3),
+        ("not trained", None, None, sum(p.numel() for p in model.stem.parameters())),
+    ]  # fmt: skip
+    assert sorted(name for g in rows for name in g.parameters) == sorted(
+        dict(model.named_parameters())
+    )
+    assert rows[2].parameters == ("head.weight",)
+    assert {g.optimizer for g in rows} == {"SGD", ""}
+    assert "blocks.0.bias, blocks.1.bias, blocks.2.bias and 2 more" in repr(rows)
+    optimizer = {lambda name, p: p.ndim == 2: torch.optim.SGD, "": torch.optim.AdamW}
+    kinds = {g.optimizer for g in make(tmp_path, None, optimizer=optimizer).param_groups}
+    assert kinds == {"SGD", "AdamW"}
+
+
 def test_names_and_scales_of_all_rates_go_together(tmp_path: Path) -> None:
     def by_name(named_parameters: Any, lr: float) -> torch.optim.Optimizer:
         return torch.optim.SGD(named_parameters, lr, momentum=0.9, weight_decay=0.1)
