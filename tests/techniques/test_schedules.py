@@ -14,7 +14,13 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, Se
 
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
-from workbench.techniques.schedules import WITHOUT_LENGTH, built_in, fast_forward, is_built_in
+from workbench.techniques.schedules import (
+    WITHOUT_LENGTH,
+    built_in,
+    fast_forward,
+    is_built_in,
+    shape_of,
+)
 
 
 def sgd(*rates, momentum=0.0):
@@ -289,3 +295,15 @@ def test_a_dry_run_tries_a_schedule_that_is_too_long_for_it(shape):
     found = rates(4, lr_schedule=shape, warmup=500, fast_dev_run=4)
     assert found[0] < found[1] < found[2] == pytest.approx(1.0)
     assert len(rates(1, lr_schedule=shape, warmup=500, fast_dev_run=1)) == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("warmup", [0, 0.25, 5])
+def test_its_drawing_has_the_rates_of_a_run(shape, warmup):
+    settings = {"lr_schedule": shape, "warmup": warmup}
+    drawn = shape_of(Settings.make(**settings), 41, 11)
+    if shape == "constant" and not warmup:
+        assert drawn == []
+        return
+    taken = rates(41, **settings)[::4]
+    assert drawn == pytest.approx([rate / max(taken) for rate in taken])

@@ -14,7 +14,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from torch.optim import Optimizer
+import torch
+from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from workbench.settings import Settings
@@ -143,6 +144,21 @@ def built_in(optimizer: Optimizer, settings: Settings, updates: int | None) -> L
     if shape == "one_cycle":
         return _one_cycle(optimizer, updates, warmup if settings.warmup else None)
     return _lambda(optimizer, Multiplier(shape, warmup, updates, **options(settings)))
+
+
+def shape_of(settings: Settings, updates: int, points: int) -> list[float]:
+    """The rate at this many updates, evenly spread over a run of `updates` updates, as shares of
+    the largest; empty where the rate is constant. TaskError: the run is too short for the warm-up.
+    """
+    optimizer = SGD([torch.zeros(1)], lr=1.0)
+    schedule = built_in(optimizer, settings, updates)
+    if schedule is None:
+        return []
+    rates = [float(optimizer.param_groups[0]["lr"])]
+    for point in range(1, points):
+        fast_forward(schedule, round(point * (updates - 1) / (points - 1)))
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+    return [rate / max(rates) for rate in rates]
 
 
 def is_built_in(schedule: object, settings: Settings) -> bool:

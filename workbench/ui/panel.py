@@ -45,7 +45,7 @@ from workbench.ui.controls import next_actions
 from workbench.ui.controls.board import Board
 from workbench.ui.controls.export import ExportForm
 from workbench.ui.controls.finders import Finders
-from workbench.ui.controls.form import form
+from workbench.ui.controls.form import drawn_schedule, form
 from workbench.ui.controls.header import FinderCalls, Header
 from workbench.ui.controls.notice import CLICKED, Level, Notice
 from workbench.ui.controls.run_buttons import Actions, RunButtons
@@ -123,6 +123,7 @@ class Panel(PanelBase):
         """The buttons that start a job of each kind."""
         put("title", list(_facts(bench.summary)))
         put("form", form(self.controls))
+        put("schedule", drawn_schedule(bench.settings))
         self.canvas.draw(SettingsSet(bench.settings.model_dump()))
         self.static_output = static_output.StaticOutput(f"workbench-{self.canvas.model_id}")
         self._cells = static_output.CellEnds(self._cell_ends)
@@ -491,6 +492,7 @@ class Panel(PanelBase):
         with self._lock:
             settings = self._bench.settings
             self.controls.show(settings)
+            self.canvas.put("schedule", drawn_schedule(settings))
             self.header.show(settings)
             self.canvas.marker = settings.lr
             self.canvas.clip = settings.gradient_clip_val or 0.0

@@ -304,6 +304,13 @@ def show_run(run: str) -> str:
 # -- notices, settings, the script
 
 MONITOR_MODE_BY_NAME = "by its name"
+SCHEDULE = "The learning rate over a run."
+
+
+def schedule_over(updates: int) -> str:
+    return f"The learning rate over a run of {updates:,} updates."
+
+
 WHOLE_OR_FRACTION = " A whole number counts; one with a point, like 1.0, is a fraction."
 DEFAULTS = {
     "optimizer": "the bench's own; or adamw, or {'sgd': {'momentum': 0.9}}",

@@ -88,6 +88,13 @@ def test_what_differs_is_on_top(page: Canvas, bench: FakeBench, panel: Panel) ->
     assert bench.settings.shuffle is True
     expect(page.page.get_by_label("shuffle", exact=True)).to_be_checked()
     expect(differs).not_to_contain_text("shuffle")
+    drawing = page.page.locator(".wb-form-schedule")
+    expect(drawing).to_be_hidden()
+    bench.set(lr_schedule="cosine", warmup=0.1)
+    assert panel.dispatcher.drain(60)
+    group(page, "Optimisation").locator("summary").press("Enter")
+    expect(drawing.locator("svg polyline")).to_be_visible()
+    expect(drawing).to_have_text("The learning rate over a run.")
 
 
 def test_a_refused_value_is_counted_where_its_group_is_closed(

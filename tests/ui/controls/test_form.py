@@ -10,7 +10,7 @@ import pytest
 from workbench.settings import Settings, SettingsError, metadata_of, reason
 from workbench.settings.setting_text import same
 from workbench.ui.controls import setting_control
-from workbench.ui.controls.form import HEADER, form, grouped
+from workbench.ui.controls.form import HEADER, drawn_schedule, form, grouped
 from workbench.ui.controls.setting_control import SettingControls
 from workbench.values import EarlyStopping
 
@@ -315,3 +315,15 @@ def test_what_differs_from_its_default_is_marked() -> None:
 )
 def test_an_empty_box_says_what_holds(name: str, words: str) -> None:
     assert setting_control.make(name, Settings.model_fields[name].default).placeholder == words
+
+
+def test_a_schedule_is_drawn_for_the_length_that_is_known() -> None:
+    assert drawn_schedule(Settings())["line"] == []
+    falls = drawn_schedule(Settings.make(lr_schedule="linear"))
+    assert falls["line"] == sorted(falls["line"], reverse=True)
+    assert (falls["line"][0], falls["line"][-1]) == (99, 0)
+    assert "updates" not in falls["words"]  # the same at each length
+    rises = {"warmup": 200, "lr_schedule": "cosine"}
+    assert "2,000 updates" in drawn_schedule(Settings.make(**rises))["words"]
+    assert "500 updates" in drawn_schedule(Settings.make(**rises, max_steps=500))["words"]
+    assert drawn_schedule(Settings.make(**rises, max_steps=100))["line"] == []  # a fit refuses it

@@ -88,7 +88,7 @@ TABS = {
     ),
     "samples": ("sample",),
     "pace": ("time",),
-    "settings": ("form",),
+    "settings": ("form", "schedule"),
     "runs": ("runs", "rows", "explained", "moving", "ended", "unkept", "deleting", "notes"),
 }
 """The values and channels that only a tab of the drawer draws, by tab."""

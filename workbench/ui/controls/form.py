@@ -7,6 +7,8 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from workbench.settings import Group, Settings, metadata_of
+from workbench.task.errors import TaskError
+from workbench.techniques.schedules import shape_of
 from workbench.ui import texts
 from workbench.ui.controls.setting_control import SettingControls, explanation
 
@@ -33,6 +35,29 @@ def form(controls: SettingControls) -> list[dict[str, Any]]:
         }
         for group, names in grouped().items()
     ]
+
+
+def drawn_schedule(settings: Settings) -> dict[str, Any]:
+    """The built-in schedule as heights from 0 to 99 of a small drawing, with words about its
+    length; no heights where the rate is constant.
+
+    Fractions of a run look the same at each length. A number of updates does not: then the drawing
+    is of `max_steps`, or of ten times the warm-up.
+    """
+    counts = isinstance(settings.warmup, int) and settings.warmup > 0
+    updates = settings.max_steps or (max(1000, 10 * int(settings.warmup)) if counts else 1000)
+    try:
+        rates = shape_of(settings, updates, _POINTS)
+    except TaskError:  # a fit says the same, and what to do
+        return {"line": [], "words": ""}
+    scaled = counts or settings.lr_schedule == "inverse_sqrt"
+    return {
+        "line": [round(99 * rate) for rate in rates],
+        "words": texts.schedule_over(updates) if scaled else texts.SCHEDULE,
+    }
+
+
+_POINTS = 65
 
 
 def _described(name: str, controls: SettingControls) -> dict[str, Any]:

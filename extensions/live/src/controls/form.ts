@@ -1,6 +1,7 @@
 // The form of all settings: a search over names and help, what differs from the default on top, and a section for each group. Any number
 // of sections is open; which ones are stays over a reload.
 
+import { spark } from "../runs/sparkline";
 import { el, setText } from "../shared/dom";
 import type { Store } from "../data/store";
 import type { FormGroup, FormSetting } from "../data/messages";
@@ -34,6 +35,7 @@ export class Form {
   private readonly changed = el("div", "wb-form-changed");
   private readonly none = el("p", "wb-form-none", words.noMatch, { role: "status" });
   private readonly list = el("div");
+  private readonly schedule = el("div", "wb-form-schedule");
   private sections: Section[] = [];
   private told = "";
 
@@ -66,6 +68,13 @@ export class Form {
       note.toggleAttribute("data-wrong", wrong > 0);
     }
     this.drawChanged();
+    this.drawSchedule();
+  }
+
+  private drawSchedule(): void {
+    const { line = [], words = "" } = this.store.state.schedule ?? {};
+    this.schedule.hidden = line.length === 0;
+    this.schedule.replaceChildren(...(line.length ? [spark(line, []), el("span", "", words)] : []));
   }
 
   /** Each differing setting is a button that leads to it, with one beside it that sets the default. */
@@ -124,6 +133,7 @@ export class Form {
     if (setting.unit) name.append(" ", el("small", "", setting.unit));
     line.append(name, field.control, find.root);
     root.append(line, field.why, help);
+    if (setting.name === "lr_schedule") root.append(this.schedule);
     return { setting, root, field, find };
   }
 

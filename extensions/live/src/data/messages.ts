@@ -356,6 +356,8 @@ export interface State {
   buttons?: Record<string, ButtonState>;
   steps?: Steps;
   form?: FormGroup[];
+  /** The built-in schedule: heights from 0 to 99, and what the drawing is of. */
+  schedule?: { line: number[]; words: string };
   notices?: NoticeLine[];
   frozen?: boolean; // nothing of the followed job can be changed
   writing?: string; // where the script is about to be written; "": nowhere
