@@ -80,9 +80,13 @@ def test_a_backend_that_torch_does_not_have_is_refused_at_once(call, made):
         )
 
 
-def test_a_mode_of_torch_compile_is_no_backend(made):
-    with pytest.raises(SettingsError, match=r"torch\.compile\(model, mode='max-autotune'\)"):
-        made.set(compile="max-autotune")
+def test_a_mode_of_torch_compile_is_an_option(made):
+    made.set(compile="max-autotune")
+    assert made.settings.compile == {"mode": "max-autotune"}
+    made.set(compile={})
+    assert made.settings.compile is True
+    with pytest.raises(SettingsError, match=r"compile=.*'nope'.*'max-autotune'.*'inductor'"):
+        made.set(compile={"backend": "nope"})
 
 
 class Tens(BatchSampler):

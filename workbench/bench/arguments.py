@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from workbench.bench.overrides import OVERRIDES
 from workbench.engine.validation.monitors import refuse_unreported
-from workbench.settings import Settings, SettingsError, metadata_of
+from workbench.settings import MODES, Settings, SettingsError, metadata_of
 from workbench.settings.without_effect import without_effect
 from workbench.task.data.loader_parts import Collate, Parts
 from workbench.task.data.spec import DataSpec
@@ -212,24 +211,19 @@ def given_without_effect(task: Task, settings: Settings, names: Iterable[str]) -
 
 def refuse_backend(given: Mapping[str, Any]) -> None:
     """Raise SettingsError for a `compile` that is the name of no backend of torch.compile."""
-    name = given.get("compile")
-    if not isinstance(name, str):
+    wanted = given.get("compile")
+    name = wanted.get("backend") if isinstance(wanted, dict) else wanted
+    if not isinstance(name, str) or name in MODES:
         return
     import torch._dynamo as dynamo  # takes seconds, and only such a setting needs it
 
     try:
         dynamo.lookup_backend(name)
     except Exception as error:
-        known = ", ".join(map(repr, dynamo.list_backends()))
-        mode = ""
-        if name in torch._inductor.list_mode_options():
-            mode = (
-                " A mode is an option of torch.compile itself: give "
-                f"model=torch.compile(model, mode={name!r})."
-            )
+        known = ", ".join(map(repr, [*MODES, *dynamo.list_backends()]))
         raise SettingsError(
-            f"compile={name!r}: should be True, False or the name of a backend of torch.compile "
-            f"({known}).{mode}"
+            f"compile={wanted!r}: should be True, False, or a mode or backend of torch.compile"
+            f" ({known})."
         ) from error
 
 

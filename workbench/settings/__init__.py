@@ -1,6 +1,7 @@
 """The settings: their fields, how each may be written, and what an error says about them."""
 
 from workbench.settings.settings import LOCAL as LOCAL
+from workbench.settings.settings import MODES as MODES
 from workbench.settings.settings import Group as Group
 from workbench.settings.settings import SettingMetadata as SettingMetadata
 from workbench.settings.settings import Settings as Settings

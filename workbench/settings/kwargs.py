@@ -54,7 +54,7 @@ class OtherKwargs(TypedDict, total=False):
         ]
         | None
     )
-    compile: bool | str
+    compile: bool | str | dict[str, str | bool]
     max_epochs: int | None
     min_epochs: int | None
     max_steps: int | None

@@ -101,12 +101,44 @@ def _some_epochs(value: object) -> object:
     return value
 
 
-def _backend(value: object) -> object:
-    if value == "":
+def _compile(value: object) -> object:
+    """A mode by its name is an option, as are those of a dict; no option: True."""
+    if isinstance(value, str) and value in MODES:
+        return {"mode": value}
+    if isinstance(value, bool) or (isinstance(value, str) and value):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError(_COMPILE)
+    for name, option in value.items():
+        if name not in _COMPILE_OPTIONS:
+            raise ValueError(f"has {name!r}; it takes {', '.join(_COMPILE_OPTIONS)}")
+        kind, words = _COMPILE_OPTIONS[name]
+        if not isinstance(option, kind):
+            raise ValueError(f"has {name}={option!r}; {name} takes {words}")
+    mode = value.get("mode")
+    if mode is not None and mode not in MODES:
+        raise ValueError(f"has mode={mode!r}; mode takes {', '.join(map(repr, MODES))}")
+    if mode is not None and "backend" in value:
         raise ValueError(
-            "should be True, False, or the name of a backend of torch.compile ('inductor')"
+            "has a mode and a backend: give one of them, since only 'inductor' has modes"
         )
-    return value
+    return dict(value) or True
+
+
+_COMPILE = (
+    "should be True, False, a mode of torch.compile ('max-autotune'), the name of a backend, or a"
+    " dict of options, {'dynamic': True}"
+)
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""The modes of torch.compile."""
+_COMPILE_OPTIONS: dict[str, tuple[type, str]] = {
+    "backend": (str, "the name of a backend"),
+    "mode": (str, "the name of a mode"),
+    "dynamic": (bool, "True or False"),
+    "fullgraph": (bool, "True or False"),
+    "regions": (bool, "True or False"),
+}
+"""What `compile` takes as a dict: torch.compile's own options, and regions."""
 
 
 def _norm_order(value: object) -> object:
@@ -220,8 +252,12 @@ class Settings(BaseModel):
         " bits; '64-true': a model and data in double precision.",
         "optimisation",
     )
-    compile: Annotated[bool | str, BeforeValidator(_backend)] = _setting(
-        False, "Run the model through torch.compile; a string names its backend.", "optimisation"
+    compile: Annotated[bool | str | dict[str, str | bool], BeforeValidator(_compile)] = _setting(
+        False,
+        "Run the model through torch.compile. A text names a mode ('max-autotune') or a backend; a"
+        " dict has options: mode, backend, dynamic, fullgraph, and regions, which compiles each"
+        " repeated block alone, in less time.",
+        "optimisation",
     )
 
     max_epochs: Annotated[int | None, BeforeValidator(_some_epochs)] = _setting(

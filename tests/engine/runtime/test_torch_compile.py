@@ -7,6 +7,7 @@ from torch import nn
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -82,6 +83,40 @@ def test_it_may_be_told_not_to_be_compiled(tmp_path):
     with bench(tmp_path, torch.compile(plain_net(), backend=backend), compile=False) as b:
         b.fit().result()
         assert backend.graphs == 0
+
+
+class Blocks(nn.Module):
+    """Two blocks of one class; it notes which of its modules are compiled while it trains."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Linear(6, 6)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(2))
+        self.head = nn.Linear(6, 3)
+        self.compiled = set()
+
+    def forward(self, x):
+        self.compiled |= {name for name, m in self.named_modules() if m._compiled_call_impl}
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def test_blocks_that_repeat_are_compiled_alone(tmp_path):
+    with bench(tmp_path / "plain", Blocks()) as b:
+        expected = b.fit().result().history["loss"].tolist()
+    model = Blocks()
+    with bench(tmp_path, model, compile={"backend": "eager", "regions": True}) as b:
+        assert b.fit().result().history["loss"].tolist() == expected
+        assert model.compiled == {"blocks.0", "blocks.1"}
+        assert not any(m._compiled_call_impl for m in model.modules())
+    with (
+        bench(tmp_path, plain_net(), compile={"regions": True}) as b,
+        pytest.raises(TaskError, match="repeats no block"),
+    ):
+        b.fit().result()
 
 
 class Half(nn.Module):

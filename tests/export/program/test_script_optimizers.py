@@ -86,6 +86,10 @@ CASES = {
         "small, train=(x, y), loss=F.cross_entropy, max_steps=3, compile='eager'",
         "small = nn.Sequential(nn.Linear(8, 3))\n",
     ),
+    "compile the blocks that repeat": (
+        "deep, train=(x, y), loss=F.cross_entropy, max_steps=3, compile={'backend': 'eager', 'regions': True}",
+        "deep = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)))\n",
+    ),
     "an object at 0": ("Object(), train=(x, y), max_steps=3", FROZEN),
     "an object at 0, set": ("Object(), train=(x, y), max_steps=3, lr=0.1", FROZEN),
     "an object with a group at 0": ("Object(), train=(x, y), max_steps=3", PARTLY),

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from workbench.task.blocks import repeated_blocks
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 
 
 @contextlib.contextmanager
-def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
-    """Context manager in which calls of the model go through torch.compile (`wanted`: True, or the
-    name of a backend).
+def compiled(task: Task, wanted: bool | str | Mapping[str, Any]) -> Iterator[None]:
+    """Context manager in which calls of the model go through torch.compile (`wanted`: True, the
+    name of a backend, or options; with "regions" only blocks that the model repeats do).
 
     A model that the user has compiled keeps its options and is not compiled twice. A model with its
     own training_step may call only its submodules, so these are compiled too.
@@ -27,32 +28,45 @@ def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
         for module in parts
         if type(module).forward is not nn.Module.forward and not isinstance(module, _LISTS)
     ]
+    options = _options(wanted)
+    if options.pop("regions", False):
+        parts = repeated_blocks(task.model)
+        if not parts:
+            raise TaskError(
+                f"compile={wanted!r}: the model repeats no block (an nn.ModuleList or an"
+                " nn.Sequential of modules of one class, which have parts): leave regions out."
+            )
     before = [(module, module._compiled_call_impl) for module in parts]
     try:
         for module in parts:
-            _compile(module, wanted, task.compiler if wanted is True else None)
+            try:
+                _compile(module, options, task.compiler if wanted is True else None)
+            except Exception as error:
+                raise TaskError(f"compile={wanted!r}: torch.compile says: {error}") from error
         yield
     finally:
         for module, call in before:
             module._compiled_call_impl = call
 
 
-def _compile(part: nn.Module, wanted: bool | str, compiler: Callable[..., Any] | None) -> None:
+def _options(wanted: bool | str | Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of torch.compile."""
+    if isinstance(wanted, str):
+        return {"backend": wanted}
+    return dict(wanted) if isinstance(wanted, Mapping) else {}
+
+
+def _compile(
+    part: nn.Module, options: Mapping[str, Any], compiler: Callable[..., Any] | None
+) -> None:
     """Compile one module. compiler: compiles with the options with which the user has compiled
     the model; None: the user has not.
     """
     call = _inlined(part) if type(part).forward.__module__.startswith("torch.") else part._call_impl
-    try:
-        if compiler is not None:
-            part._compiled_call_impl = compiler(call)
-        else:
-            part._compiled_call_impl = (
-                torch.compile(call, backend=wanted)
-                if isinstance(wanted, str)
-                else torch.compile(call)
-            )
-    except Exception as error:
-        raise TaskError(f"compile={wanted!r}: torch.compile says: {error}") from error
+    if compiler is not None:
+        part._compiled_call_impl = compiler(call)
+    else:
+        part._compiled_call_impl = torch.compile(call, **options)
 
 
 def _inlined(part: nn.Module) -> Callable[..., Any]:

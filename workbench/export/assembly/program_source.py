@@ -12,6 +12,7 @@ from typing import Any
 from workbench.export.source.origins import Import
 
 _MUON, _GROUPS = "workbench.task.optim.muon", "workbench.task.optim.groups"
+_BLOCKS = "workbench.task.blocks"
 """The modules of the engine that a script has a copy of."""
 ON_TORCH = (
     "settings",
@@ -19,6 +20,7 @@ ON_TORCH = (
     "checks",
     "data",
     "model",
+    _BLOCKS,
     "update",
     "optimizers",
     _MUON,
@@ -36,6 +38,7 @@ ON_LIGHTNING = (
     "on_lightning",
     "data",
     "model",
+    _BLOCKS,
     "optimizers",
     _MUON,
     _GROUPS,
@@ -96,7 +99,7 @@ def known_names(modules: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _full_name(name: str) -> str:
-    return name if name in (_MUON, _GROUPS) else f"{_PACKAGE}.{name}"
+    return name if "." in name else f"{_PACKAGE}.{name}"
 
 
 def _text(name: str) -> str:

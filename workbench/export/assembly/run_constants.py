@@ -300,6 +300,9 @@ def takes_updates(run: ScriptSpec) -> bool:
 def _of_device(run: ScriptSpec) -> dict[str, Any]:
     s = run.settings
     precision = {"bf16-mixed": "bf16", "16-mixed": "16"}.get(s.precision, "32")
+    compiling = s.compile if isinstance(s.compile, dict) else {}
+    if isinstance(s.compile, str):
+        compiling = {"backend": s.compile}
     return {
         "CPU": s.accelerator == "cpu",
         "SINGLE_PROCESS": run.single_process_reason,
@@ -309,7 +312,9 @@ def _of_device(run: ScriptSpec) -> dict[str, Any]:
         "BENCHMARK": s.benchmark,
         "DETECT_ANOMALY": bool(s.detect_anomaly),
         "PRECISION": precision,
-        "COMPILES": False if run.compiled or not s.compile else s.compile,
+        "COMPILES": bool(s.compile) and not run.compiled,
+        "COMPILE_OPTIONS": {name: o for name, o in compiling.items() if name != "regions"},
+        "COMPILES_BLOCKS": compiling.get("regions", False),
         "THREADS": run.threads,
     }
 

@@ -83,8 +83,12 @@ BENCHMARK: Any = None
 DETECT_ANOMALY: bool = False
 PRECISION: str = "32"
 """Of most products: "32", "bf16" or "16"."""
-COMPILES: bool | str = False
-"""Whether, or with which backend, torch compiles the network."""
+COMPILES: bool = False
+"""Whether torch compiles the network."""
+COMPILE_OPTIONS: dict[str, Any] = {}
+"""The arguments of torch.compile."""
+COMPILES_BLOCKS: bool = False
+"""Whether it compiles only the blocks that the network repeats, each alone."""
 
 # ---- the model and its loss
 

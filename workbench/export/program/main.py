@@ -37,6 +37,7 @@ from workbench.export.program.constants import (
     CLIPS,
     CLOSURE,
     COMPILES,
+    COMPILES_BLOCKS,
     COUNTS_TAKEN,
     CPU,
     DETECT_ANOMALY,
@@ -137,6 +138,7 @@ from workbench.export.program.user import (
     val_sets,
 )
 from workbench.export.program.validation import Best, EarlyStopping, weights_of
+from workbench.task.blocks import repeated_blocks
 from workbench.task.optim.groups import by_rules
 from workbench.task.optim.muon import MuonWithAdamW
 
@@ -220,7 +222,10 @@ def main(config):
         model = accelerator.prepare_model(TrainingStep(network))
     else:
         model = accelerator.prepare_model(network)
-    if COMPILES:
+    if COMPILES and COMPILES_BLOCKS:
+        for block in repeated_blocks(network):
+            compile_calls(block)
+    elif COMPILES:
         compile_calls(network)
 
     if BATCH == "step":

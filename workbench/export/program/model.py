@@ -9,8 +9,8 @@ from safetensors.torch import load_file, load_model
 
 from workbench.export.program.constants import (
     BATCH,
+    COMPILE_OPTIONS,
     COMPILED,
-    COMPILES,
     LOSS,
     LOSS_IN_DICT,
     LOSS_PREFIX,
@@ -124,8 +124,8 @@ def compile_calls(module):
         return module._call_impl(*args, **kwargs)
 
     own = not type(module).forward.__module__.startswith("torch.")
-    backend = COMPILES if isinstance(COMPILES, str) else "inductor"
-    module._compiled_call_impl = torch.compile(module._call_impl if own else call, backend=backend)
+    call = module._call_impl if own else call
+    module._compiled_call_impl = torch.compile(call, **COMPILE_OPTIONS)
 
 
 def mixed_precision(device):

@@ -29,7 +29,9 @@ from workbench.export.program.constants import (
     CHECKS_WITHIN_EPOCHS,
     CLIP_ALGORITHM,
     CLIPS,
+    COMPILE_OPTIONS,
     COMPILES,
+    COMPILES_BLOCKS,
     DATAMODULE,
     DETECT_ANOMALY,
     DETERMINISTIC,
@@ -86,6 +88,7 @@ from workbench.export.program.user import (
     train_data,
     val_data,
 )
+from workbench.task.blocks import repeated_blocks
 from workbench.task.optim.groups import by_rules
 from workbench.task.optim.muon import MuonWithAdamW
 
@@ -183,8 +186,11 @@ def main(config):
         loader = training_loader(train_data, config, None)
         if VALIDATES:
             val_loader = validation_loader(val_data, config, None)
-    if COMPILES:
-        network.compile(backend=COMPILES if isinstance(COMPILES, str) else "inductor")
+    if COMPILES and COMPILES_BLOCKS:
+        for block in repeated_blocks(network):
+            block.compile(**COMPILE_OPTIONS)
+    elif COMPILES:
+        network.compile(**COMPILE_OPTIONS)
     if BRINGS_CALLBACKS:
         network.configure_callbacks = list  # the trainer has them, and they would replace its own
     updates = planned_updates(config, loader) if LENGTH else None
