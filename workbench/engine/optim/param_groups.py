@@ -93,9 +93,9 @@ def _group(
 def _kind(optimizer: Optimizer, group: dict[str, Any]) -> str:
     """The class of what trains this group: of several that step together, that one's."""
     if isinstance(optimizer, PartOptimizers | MuonWithAdamW):
-        for part in optimizer.parts.values():
-            if any(group is other for other in part.param_groups):
-                return type(part).__name__
+        for joined in optimizer.parts.values():
+            if any(group is candidate for candidate in joined.param_groups):
+                return type(joined).__name__
     return type(optimizer).__name__
 
 

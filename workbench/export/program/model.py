@@ -124,8 +124,8 @@ def compile_calls(module):
         return module._call_impl(*args, **kwargs)
 
     own = not type(module).forward.__module__.startswith("torch.")
-    call = module._call_impl if own else call
-    module._compiled_call_impl = torch.compile(call, **COMPILE_OPTIONS)
+    calls = module._call_impl if own else call
+    module._compiled_call_impl = torch.compile(calls, **COMPILE_OPTIONS)
 
 
 def mixed_precision(device):
