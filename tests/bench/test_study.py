@@ -17,6 +17,7 @@ from tests.bench import study_parts
 from tests.bench.study_parts import Studied
 from workbench.events import Called
 from workbench.launch.study import local
+from workbench.launch.study.logs import last_words
 from workbench.runs.folder.alive import identity
 from workbench.runs.study.record import PieceEnd, StudyRecord, TrialProposal
 from workbench.runs.study.tidy import KEPT, remove_weights
@@ -341,7 +342,7 @@ def test_a_log_that_no_worker_has_written_is_left_out(
     logs.mkdir()
     (logs / "mine-1.log").write_text("no space left")
     (logs / "\x1b[2J all is well.log").write_text("trust me")
-    assert local.last_words(study.path) == ("mine-1", "no space left")
+    assert last_words(study.path) == ("mine-1", "no space left")
 
 
 class Penalized(nn.Module):

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import html
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.study_start import bench_of, open_start
 from workbench.export.errors import ExportError
 from workbench.export.file_format import PAGES
+from workbench.launch.study.followed import FollowedStudy
 from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import with_picture
 from workbench.runs.folder.ids import is_id
-from workbench.runs.printable import printable
 from workbench.runs.read import RUNS
-from workbench.runs.study.record import StudyRecord
 from workbench.runs.tables.compare import MOST
 from workbench.runs.tables.render import html_table, text_table
 from workbench.settings import SettingsError
 from workbench.tuners.study.charts import study_data
-from workbench.tuners.study.compare import verdict
-from workbench.tuners.study.next import advice
 from workbench.tuners.study.to_optuna import to_optuna
 from workbench.units import number
 from workbench.values import shown, value_text
@@ -38,58 +34,14 @@ if TYPE_CHECKING:
 PLOTS = ("cost", "slices", "importance", "curves")
 _ROWS = 40
 """The most trials of a table; the others are counted."""
-_CAUSES, _CAUSE = 3, 300
-"""The most different causes of failed trials that are shown, and their characters."""
 
 
-class StudyView:
+class StudyView(FollowedStudy):
     """The pictures and texts of a study; `Study` has the rest."""
 
-    path: Path
     _trust: bool
-    _notes: Sequence[str] = ()
-    """What is known of its scripts before it has one."""
     _shown: Any = None
     """Its live view; None: no notebook has shown it yet."""
-
-    @property
-    @abstractmethod
-    def record(self) -> StudyRecord:
-        """All that its folder says at this moment."""
-
-    @property
-    @abstractmethod
-    def headline(self) -> str:
-        """Its state in a line."""
-
-    @property
-    @abstractmethod
-    def id(self) -> str:
-        """The name of its folder."""
-
-    @property
-    @abstractmethod
-    def workers(self) -> int:
-        """How many workers live."""
-
-    @property
-    @abstractmethod
-    def why_idle(self) -> str:
-        """Why nothing trains what was just asked for; "": something does."""
-
-    @property
-    @abstractmethod
-    def status(self) -> str:
-        """ "running", "paused", "ended" or "no worker"."""
-
-    @property
-    @abstractmethod
-    def hint(self) -> str:
-        """How to start a worker, where none lives; "": one does."""
-
-    @abstractmethod
-    def _last_words(self) -> str:
-        """How the last worker on this machine has ended, and what it has printed."""
 
     def charts(self, what: str | None = None) -> list[Chart]:
         """The charts of `plot` and `figure` as data.
@@ -230,27 +182,6 @@ class StudyView:
                 ]
             )
         return rows
-
-    def words(self) -> list[tuple[str, str]]:
-        """The verdict, and what to do next: sentences, each with a line of code or ""."""
-        record = self.record
-        sentences = [(verdict(record).text, "")] if record.best is not None else []
-        causes = {
-            piece.end.cause: f"trial {trial.number} {piece.end.status}: {piece.end.cause}"
-            for trial in record.trials
-            for piece in trial.pieces
-            if piece.end is not None and piece.end.cause
-        }
-        sentences += [(printable(text)[:_CAUSE], "") for text in [*causes.values()][:_CAUSES]]
-        if self.hint:
-            last = printable(" ".join(self._last_words().split()))
-            ending = f"… {last[-_CAUSE:]}" if len(last) > _CAUSE else last
-            text = f"No worker works on it. {ending} Start one, here or by workbench study work"
-            sentences.append((f"{' '.join(text.split())} {self.path.name}.", "study.work()"))
-        if self.status == "paused":
-            sentences.append(("It is paused.", "study.resume()"))
-        sentences += [(item.text, item.code) for item in advice(record)]
-        return [*sentences, *((note, "") for note in self._notes)]
 
     def _left_out(self) -> str:
         more = len(self.record.trials) - _ROWS

@@ -37,9 +37,7 @@ from workbench.bench.base import BenchBase
 from workbench.bench.recipe import Prepared, Recipe
 from workbench.bench.study import Study, begin, go_on, of_name
 from workbench.bench.study_arguments import (
-    budget_of,
     checked_compare,
-    checked_count,
     checked_limits,
     checked_name,
     hash_of,
@@ -99,6 +97,7 @@ from workbench.task.protocol import Task
 from workbench.task.state.of_task import copy_state
 from workbench.task.supervised import MakeOptimizer, Supervised
 from workbench.trackers.listener import tracker_listeners
+from workbench.tuners.study.budget import budget_of, checked_count
 from workbench.tuners.study.sampler import refuse_unfit as refuse_unfit_sampler
 from workbench.values import shown, with_values
 
