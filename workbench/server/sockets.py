@@ -317,8 +317,8 @@ def _names(arguments: Mapping[str, list[str]]) -> list[tuple[str, str]]:
     pairs = [tuple(pair.split("/", 1)) for pair in compared]
     if roots or runs or len(pairs) not in COMPARED or any(len(pair) != 2 for pair in pairs):
         raise ValueError(
-            f"Give root=KEY&run=ID, root=KEY&study=ID, or compare=KEY/ID of {COMPARED.start} to {COMPARED.stop - 1}"
-            " runs."
+            "Give root=KEY&run=ID, root=KEY&study=ID, or compare=KEY/ID of"
+            f" {COMPARED.start} to {COMPARED.stop - 1} runs."
         )
     return [(pair[0], pair[1]) for pair in pairs]
 
