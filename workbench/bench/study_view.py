@@ -14,14 +14,11 @@ from workbench.export.file_format import PAGES
 from workbench.launch.study.followed import FollowedStudy
 from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import with_picture
-from workbench.runs.folder.ids import is_id
-from workbench.runs.read import RUNS
-from workbench.runs.tables.compare import MOST
 from workbench.runs.tables.render import html_table, text_table
 from workbench.settings import SettingsError
 from workbench.tuners.study.charts import study_data
 from workbench.tuners.study.to_optuna import to_optuna
-from workbench.units import number
+from workbench.units import fit_length, number
 from workbench.values import shown, value_text
 
 if TYPE_CHECKING:
@@ -34,6 +31,8 @@ if TYPE_CHECKING:
 PLOTS = ("cost", "slices", "importance", "curves")
 _ROWS = 40
 """The most trials of a table; the others are counted."""
+_PAGE_ROWS = 1000
+"""The most trials of the table in a page of its own."""
 
 
 class StudyView(FollowedStudy):
@@ -94,8 +93,8 @@ class StudyView(FollowedStudy):
 
     def export(self, path: str | Path, trial: int | None = None, **how: Any) -> Path:
         """Write a script that repeats the whole fit of a trial (None: of the best one). A path that
-        ends in .html gets the study as one page instead, with the losses of its best trials, for a
-        browser without a server.
+        ends in .html gets the study as one page instead, with the plots and the table of its view,
+        for a browser without a server.
 
         how: the other arguments of `bench.export`. It needs no bench: the study has kept its code,
         which runs here. PermissionError: somebody else has made the study; open it with trust=True.
@@ -132,22 +131,15 @@ class StudyView(FollowedStudy):
             return bench.export(path, end.run, **how)
 
     def _write_page(self, file: Path) -> Path:
-        """Write the study with the curves of its best trials, as many as can be compared."""
-        from workbench.ui.page import write_comparison
+        """Write the view of the study, with its table of trials."""
+        from workbench.ui.page import write_study
 
-        record = self.record
-        best = sorted(record.trials, key=lambda trial: record.score_at(trial, record.last_rung))
-        ends = [trial.end(record.last_rung) for trial in best]
-        runs = self.path.parents[1] / RUNS
-        folders = [runs / end.run for end in ends if end is not None and is_id(end.run)]
-        present = [folder for folder in folders if folder.is_dir()][:MOST]
-        head = f"<h1>{html.escape(self.path.name)}</h1>{self._repr_html_()}"
-        return write_comparison(file, self.path.name, head, present)
+        return write_study(file, self, self._table(_PAGE_ROWS))
 
     # -- shown by a notebook
 
-    def _table(self) -> list[list[str]]:
-        """The trials as texts, the best value first; the first row is the head."""
+    def _table(self, most: int = _ROWS) -> list[list[str]]:
+        """The trials as texts, the best value first, `most` of them; the first row is the head."""
         record = self.record
         longest = {
             trial.number: max((p.rung for p in trial.pieces if p.end is not None), default=-1)
@@ -164,18 +156,18 @@ class StudyView(FollowedStudy):
         names = [*dict.fromkeys(name for trial in record.trials for name in trial.values)]
         rows = [["trial", "from", *names, "length", record.head.monitor, "status", "run"]]
         lives = self.status in ("running", "paused")
-        for trial in ordered[:_ROWS]:
+        for trial in ordered[:most]:
             rung = longest[trial.number]
             piece = trial.piece(rung) if rung >= 0 else None
             end = None if piece is None else piece.end
-            values = trial.absolute(end)
+            values = record.values_of(trial, end)
             status = trial.pieces[-1].status(lives) if trial.pieces else "waits"
             rows.append(
                 [
                     str(trial.number),
                     trial.origin,
                     *(value_text(values[n]) if n in values else "" for n in names),
-                    f"{record.head.rungs[rung]:.2g}" if rung >= 0 else "",
+                    fit_length(record.head.rungs[rung]) if rung >= 0 else "",
                     "" if end is None or end.value is None else number(end.value),
                     status if end is None else end.status,
                     "" if end is None else end.run,

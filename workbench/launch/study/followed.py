@@ -21,7 +21,7 @@ from workbench.tuners.study.budget import budget_of, budget_text, checked_count
 from workbench.tuners.study.compare import verdict
 from workbench.tuners.study.next import advice
 from workbench.tuners.study.plan import Ended, plan_now
-from workbench.units import duration, number
+from workbench.units import duration, fit_length, number
 from workbench.values import plain, shown
 
 _CAUSES, _CAUSE = 3, 300
@@ -120,7 +120,7 @@ class FollowedStudy:
         value = "nothing yet"
         if best is not None and (best_value := record.whole(best)) is not None:
             value = f"{number(best_value)} (trial {best.number})"
-        rungs = [f"1/{round(1 / share)}" for share in record.head.rungs[:-1]]
+        rungs = [fit_length(share) for share in record.head.rungs[:-1]]
         lengths = f"trials of {', '.join(rungs)} and whole fits" if rungs else "whole fits"
         return (
             f"{self.id}  {record.head.monitor} ({arrow} is better)  {self._status(record)}"

@@ -447,6 +447,15 @@ class StudyRecord:
         """The trial of the bench's own settings."""
         return next((trial for trial in self.trials if trial.origin == "baseline"), None)
 
+    def values_of(self, trial: TrialRecord, end: PieceEnd | None = None) -> dict[str, Any]:
+        """The values of a trial, the bench's own where a user gave none. end: see
+        `TrialRecord.absolute`.
+        """
+        first = self.baseline
+        if trial.origin != "by hand" or first is None:
+            return trial.absolute(end)
+        return {**first.values, **trial.absolute(end)}
+
     def score(self, value: float | None) -> float:
         """A value as a number of which lower is better; infinite where there is none."""
         if value is None:

@@ -42,6 +42,8 @@ _SHARE, _LONGEST = 0.05, 10.0
 """The share of the time that the looks at a large study may take, and the most seconds between two
 looks.
 """
+_SLICE = 1.0
+"""The seconds for which one look reads curves."""
 Values = dict[str, Any]
 
 
@@ -69,6 +71,13 @@ class Describer:
         self._study, self._calls = study, calls
         self._before: object = None
         self._curves_due = 0.0
+        self._unread: set[int] = set()
+        """The trials whose curves the last look had no time for."""
+
+    @property
+    def reading(self) -> bool:
+        """Whether the next look has more, though nothing has changed: curves take long to read."""
+        return bool(self._unread)
 
     def present(self) -> Values:
         """What has changed since the last call may be among these values, by name."""
@@ -78,7 +87,7 @@ class Describer:
         now = status, workers, len(record.trials), len(record.changes), pieces
         values: Values = {"study_now": _now(record, status, workers)}
         changed = now != self._before
-        if changed or time.monotonic() >= self._curves_due:
+        if changed or self._unread or time.monotonic() >= self._curves_due:
             begin = time.thread_time()
             values |= self._curves(record, every=changed)
             self._curves_due = time.monotonic() + _rest(time.thread_time() - begin)
@@ -150,12 +159,20 @@ class Describer:
         return values
 
     def _curves(self, record: StudyRecord, *, every: bool) -> Values:
-        """The curves of trials; those alone that train, unless `every`."""
+        """The curves of trials, as many as can be read in a while; unless `every`, of those alone
+        that train, or had no turn before.
+        """
         values: Values = {}
-        for trial in _sent(record, _CURVES):
-            trains = any(piece.end is None for piece in trial.pieces)
-            if not (every or trains):
+        sent = _sent(record, _CURVES)
+        due = {t.number for t in sent if every or any(p.end is None for p in t.pieces)}
+        self._unread |= due
+        until = time.monotonic() + _SLICE
+        for trial in sent:
+            if trial.number not in self._unread:
                 continue
+            if time.monotonic() > until:
+                return values
+            self._unread.discard(trial.number)
             steps, metric = curve(record, trial)
             if steps is None or metric is None or not len(steps):
                 continue
@@ -166,6 +183,7 @@ class Describer:
                 "y": [_short(value) for value in y],
                 "ends": _rung_ends(record, trial),
             }
+        self._unread.clear()
         return values
 
 
@@ -221,7 +239,7 @@ def _trial(record: StudyRecord, trial: TrialRecord, names: Sequence[str], lives:
     ended = [p for p in trial.pieces if p.seed == 0 and p.end is not None]
     last = max(ended, key=lambda piece: piece.rung, default=None)
     end = None if last is None else last.end
-    values = trial.absolute(end)
+    values = record.values_of(trial, end)
     state = trial.pieces[-1].status(lives) if trial.pieces else "waits"
     going = [p for p in trial.pieces if p.end is None]
     if going:
