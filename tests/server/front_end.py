@@ -64,7 +64,7 @@ def _sent(top: Path) -> Iterator[tuple[tuple[str, str], Any]]:
             1, float("nan")
         ).ended("failed", "RuntimeError: out of luck")
         (root / "runs" / "0002-fit" / "output.log").write_text("epoch 1\n")
-        place = {"id": "0001-study", "trial": 2, "seed": 0, "rung": 1}
+        place = {"id": "0001-study", "trial": 2, "seed": 0, "rung": 1, "length": 1 / 3}
         running = Record(root, "0003-fit", created=_CREATED + 2, study=place).steps(30)
         stop = watcher.listen(heard.append)
         page = watcher.page(Query())

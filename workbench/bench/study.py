@@ -38,7 +38,7 @@ from workbench.tuners.study.budget import budget_text, checked_count
 from workbench.tuners.study.compare import compared, verdict
 from workbench.tuners.study.next import AdviceList, advice
 from workbench.tuners.study.verdict import Verdict
-from workbench.units import number
+from workbench.units import counted, number
 
 _ASKED = (
     "code",
@@ -54,6 +54,8 @@ _ASKED = (
     "method",
 )
 """What is equal in two studies that ask the same."""
+_LATEST = 20
+"""How many studies, the latest ones, are looked at for one that asks the same."""
 _LOOK = 0.5
 """Seconds between two looks at the record while a cell waits."""
 _started: list[subprocess.Popen[bytes]] = []
@@ -159,8 +161,8 @@ class Study(StudyView):
         return runs
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each piece of each trial: its values, status, metric, cost, run. A data frame:
-        `pandas.DataFrame(study.table())`.
+        """A row for each piece of each trial: its values, seed, length (a share of a whole fit),
+        status, metric, cost, run. A data frame: `pandas.DataFrame(study.table())`.
         """
         record, rows = self.record, []
         lives = self._status(record) in ("running", "paused")
@@ -172,7 +174,7 @@ class Study(StudyView):
                     "from": trial.origin,
                     **trial.absolute(end),
                     "seed": piece.seed,
-                    "rung": record.head.rungs[min(piece.rung, record.last_rung)],
+                    "length": record.head.rungs[min(piece.rung, record.last_rung)],
                     "status": piece.status(lives),
                     record.head.monitor: None if end is None else end.value,
                     "cost": None if end is None else end.cost,
@@ -327,7 +329,7 @@ def of_name(root: Path, head: StudyHead) -> tuple[Path | None, str]:
     newest one of this name; (None, ""): no study has it.
     """
     differs = ""
-    asked = json.loads(json.dumps(asdict(head)))
+    asked = _plain(head)
     for folder in reversed(study_folders(root)):
         try:
             known = StudyRecord.read(folder).head
@@ -335,7 +337,7 @@ def of_name(root: Path, head: StudyHead) -> tuple[Path | None, str]:
             continue
         if known.name != head.name:
             continue
-        recorded = json.loads(json.dumps(asdict(known)))
+        recorded = _plain(known)
         differing = [name for name in _ASKED if asked[name] != recorded[name]]
         if not differing:
             return folder, ""
@@ -344,6 +346,37 @@ def of_name(root: Path, head: StudyHead) -> tuple[Path | None, str]:
                 "another data", "other data"
             )
     return None, differs
+
+
+def asked_before(root: Path, head: StudyHead) -> str:
+    """Which of the latest studies asks the same, and how to go on with it: a cell that runs twice
+    makes two; "": none does.
+    """
+    asked = _plain(head)
+    for folder in reversed(study_folders(root)[-_LATEST:]):
+        try:
+            study = Study(folder)
+        except (OSError, ValueError):
+            continue
+        recorded = _plain(study.record.head)
+        # data are compared where a study has a name
+        if any(asked[name] != recorded[name] for name in _ASKED if name != "data"):
+            continue
+        elsewhere = root.absolute() != Path(".workbench").absolute()
+        place = f", root={str(root)!r}" if elsewhere else ""
+        more = "1" if "fits" in study.record.budget else "'30min'"
+        trials = counted(len(study.record.trials), "trial")
+        return (
+            f"{study.id} asks the same ({study.status}, {trials}). To go on with it,"
+            f" study = wb.Study.open({study.id!r}{place}); study.more({more})."
+        )
+    return ""
+
+
+def _plain(head: StudyHead) -> dict[str, Any]:
+    """As it is recorded."""
+    record: dict[str, Any] = json.loads(json.dumps(asdict(head)))
+    return record
 
 
 def begin(

@@ -79,9 +79,11 @@ def write_study(file: Path, study: Study, rows: Sequence[Sequence[str]]) -> Path
             model.outbox.put(name, value)
         if not describer.reading:
             break
-    settings = study.record.head.base
-    base = [[name, setting_text.recorded(name, value)] for name, value in settings.items()]
-    facts = [*_plain(study.record.head.length), *_plain(study.record.head.versions)]
+    record = study.record
+    searched = {name for trial in record.trials for name in trial.values}
+    fixed = {name: value for name, value in record.head.base.items() if name not in searched}
+    base = [[name, setting_text.recorded(name, value)] for name, value in fixed.items()]
+    facts = [*_plain(record.head.length), *_plain(record.head.versions)]
     head, *trials = rows
     tables = [
         _table(texts.OF_ALL_TRIALS, ["", texts.VALUE], base),

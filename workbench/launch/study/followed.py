@@ -291,6 +291,7 @@ class FollowedStudy:
         base, build = self._base()
         present = {**base.model_dump(), **build}
         settings = {name: plain(value) for name, value in values.items() if name not in build}
+        self._refuse_beside_choices(values, present)
         for name, value in values.items():
             if name == OPTIMIZER and name in settings:
                 continue
@@ -309,6 +310,27 @@ class FollowedStudy:
                 raise SettingsError(f"study.add({name}={shown(value)}): {why}") from None
         base.replace(**settings)
         return {name: plain(value) for name, value in values.items()}
+
+    def _refuse_beside_choices(self, values: Mapping[str, Any], present: Mapping[str, Any]) -> None:
+        """Raise SettingsError for a value that is none of its choice: no later trial would have
+        it, nor learn from it.
+        """
+        record = self.record
+        for dimension in Space.from_record(record.space, record.priors).dimensions:
+            name = dimension.name
+            if not isinstance(dimension, Choice) or name == OPTIMIZER or name not in values:
+                continue
+            value = plain(values[name])
+            if dimension.unit(value) is not None or value == present.get(name, ...):
+                continue
+            choices = [*dimension.choices, value]
+            if dimension.ordered and type(value) in (int, float):
+                choices.sort(key=lambda choice: (choice is not None, choice or 0))
+            raise SettingsError(
+                f"study.add({name}={shown(value)}): the study chooses {name} from"
+                f" {', '.join(map(shown, dimension.choices))}. Add it to these first,"
+                f" study.space({name}={choices!r})."
+            )
 
     def _base(self) -> tuple[Settings, dict[str, Any]]:
         """The settings of all its trials, and the values of the function's parameters."""
