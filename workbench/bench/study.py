@@ -364,11 +364,14 @@ def asked_before(root: Path, head: StudyHead) -> str:
             continue
         elsewhere = root.absolute() != Path(".workbench").absolute()
         place = f", root={str(root)!r}" if elsewhere else ""
-        more = "1" if "fits" in study.record.budget else "'30min'"
+        status = study.status
+        more = ""
+        if status == "ended":
+            more = "; study.more(1)" if "fits" in study.record.budget else "; study.more('30min')"
         trials = counted(len(study.record.trials), "trial")
         return (
-            f"{study.id} asks the same ({study.status}, {trials}). To go on with it,"
-            f" study = wb.Study.open({study.id!r}{place}); study.more({more})."
+            f"{study.id} asks the same ({status}, {trials}). To go on with it:"
+            f" study = wb.Study.open({study.id!r}{place}){more}."
         )
     return ""
 
