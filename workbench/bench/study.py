@@ -363,7 +363,7 @@ def asked_before(root: Path, head: StudyHead) -> str:
         if any(asked[name] != recorded[name] for name in _ASKED if name != "data"):
             continue
         elsewhere = root.absolute() != Path(".workbench").absolute()
-        place = f", root={str(root)!r}" if elsewhere else ""
+        argument = f", root={str(root)!r}" if elsewhere else ""
         status = study.status
         more = ""
         if status == "ended":
@@ -371,7 +371,7 @@ def asked_before(root: Path, head: StudyHead) -> str:
         trials = counted(len(study.record.trials), "trial")
         return (
             f"{study.id} asks the same ({status}, {trials}). To go on with it:"
-            f" study = wb.Study.open({study.id!r}{place}){more}."
+            f" study = wb.Study.open({study.id!r}{argument}){more}."
         )
     return ""
 

@@ -103,7 +103,7 @@ class Studies:
         try:
             study = study or FollowedStudy(path, LIMITS)
             row = _row(key, study)
-        except Exception as error:  # noqa: BLE001 - it may be a stranger's, or damaged: the others are listed
+        except Exception as error:  # noqa: BLE001 - it may be damaged: the others are listed
             _log.warning("The study %r cannot be read: %s", str(path), str(error)[:_ERROR])
             study, row = None, _unreadable(key, error)
         if row["status"] == "ended":
