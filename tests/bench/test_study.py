@@ -203,6 +203,8 @@ def test_a_value_that_is_none_of_its_choice_is_refused_with_the_remedy(
     study = bench.study({"lr": (1e-3, 1.0), "width": [4, 16, 32]})
     with pytest.raises(wb.SettingsError, match=r"study\.space\(width=\[4, 16, 24, 32\]\)"):
         study.add(width=24)
+    with pytest.raises(wb.SettingsError, match=r"width=16\.0\): give 16\."):
+        study.add(width=16.0)
     study.add(width=8)  # the bench's own
     study.space(width=[4, 16, 24, 32])
     study.add(width=24, lr=3.0)  # beyond a range

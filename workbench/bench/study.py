@@ -365,7 +365,7 @@ def asked_before(root: Path, head: StudyHead) -> str:
         elsewhere = root.absolute() != Path(".workbench").absolute()
         argument = f", root={str(root)!r}" if elsewhere else ""
         status = study.status
-        more = ""
+        more = "; study.work()" if status == "no worker" else ""
         if status == "ended":
             more = "; study.more(1)" if "fits" in study.record.budget else "; study.more('30min')"
         trials = counted(len(study.record.trials), "trial")

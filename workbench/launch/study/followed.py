@@ -321,8 +321,12 @@ class FollowedStudy:
             if not isinstance(dimension, Choice) or name == OPTIMIZER or name not in values:
                 continue
             value = plain(values[name])
-            if dimension.unit(value) is not None or value == present.get(name, ...):
+            known = [*dimension.choices, present.get(name)]
+            if any(type(choice) is type(value) and choice == value for choice in known):
                 continue
+            equal = [choice for choice in known if choice == value]
+            if equal:
+                raise SettingsError(f"study.add({name}={shown(value)}): give {equal[0]!r}.")
             choices = [*dimension.choices, value]
             if dimension.ordered and type(value) in (int, float):
                 choices.sort(key=lambda choice: (choice is not None, choice or 0))
