@@ -125,6 +125,7 @@ async def test_a_study_that_is_too_large_or_damaged_is_named_beside_the_others(
     rows = {row["study"]: row for row in await listed(api)}
     assert rows["0001-rates"]["trials"] == 3
     assert rows["0002-rates"]["status"] == "unreadable"
+    assert rows["0002-rates"]["error"].startswith("study.json is not readable JSON")
     assert "more than 5 trials" in rows["0003-rates"]["error"]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -105,7 +106,8 @@ class Studies:
             row = _row(key, study)
         except Exception as error:  # noqa: BLE001 - it may be damaged: the others are listed
             _log.warning("The study %r cannot be read: %s", str(path), str(error)[:_ERROR])
-            study, row = None, _unreadable(key, error)
+            why = str(error).replace(f"{path}{os.sep}", "")
+            study, row = None, _unreadable(key, why)
         if row["status"] == "ended":
             study = None
         now = time.monotonic()
@@ -178,7 +180,7 @@ def _row(key: Key, study: FollowedStudy) -> dict[str, Any]:
     }
 
 
-def _unreadable(key: Key, error: Exception) -> dict[str, Any]:
+def _unreadable(key: Key, why: str) -> dict[str, Any]:
     texts = ("monitor", "best", "spent", "budget")
     return {
         "root": key[0],
@@ -188,5 +190,5 @@ def _unreadable(key: Key, error: Exception) -> dict[str, Any]:
         "trials": 0,
         "progress": 1.0,
         "created": 0.0,
-        "error": cut(printable(str(error)), _ERROR),
+        "error": cut(printable(why), _ERROR),
     }

@@ -194,8 +194,9 @@ class FollowedStudy:
         if self.hint:
             last = printable(" ".join(self._last_words().split()))
             ending = f"… {last[-_CAUSE:]}" if len(last) > _CAUSE else last
-            text = f"No worker works on it. {ending} Start one, here or by workbench study work"
-            sentences.append((f"{' '.join(text.split())} {self.path.name}.", "study.work()"))
+            remedy = f"Start one: study.work(), or workbench study work {self.path.name}."
+            text = f"No worker works on it. {ending} {remedy}"
+            sentences.append((" ".join(text.split()), "study.work()"))
         if self.status == "paused":
             sentences.append(("It is paused.", "study.resume()"))
         sentences += [(item.text, item.code) for item in advice(record)]

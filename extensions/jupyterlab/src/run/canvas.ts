@@ -80,6 +80,7 @@ export class RunCanvas {
   private close(): void {
     this.clean();
     this.clean = () => {};
+    this.root.replaceChildren(this.notice);
     this.model?.dispose();
     this.model = null;
   }

@@ -54,23 +54,25 @@ export class StudyPane extends Widget {
 
   /** A websocket ends in the same way for a deleted study and for a lost connection: the list of studies tells them apart. */
   private async connection(connected: boolean): Promise<void> {
-    const text = connected ? "" : await this.why();
+    const [text, gone] = connected ? ["", false] : await this.why();
     if (this.isDisposed) return;
     this.notice.hidden = !text;
     this.notice.textContent = text;
+    if (gone) this.canvas.show([]);
   }
 
-  private async why(): Promise<string> {
+  /** Why nothing comes, and whether nothing will. */
+  private async why(): Promise<[text: string, gone: boolean]> {
     const { client, words } = this.options;
     const { root, study } = this.ref;
     try {
       const { studies, more } = await client.api.studies();
       const row = studies.find((one) => one.root === root && one.study === study);
-      if (row?.error) return words.missing(study, row.error);
-      if (row === undefined && more === 0) return words.missing(study, words.noStudy);
+      if (row?.error) return [words.missing(study, row.error), true];
+      if (row === undefined && more === 0) return [words.missing(study, words.noStudy), true];
     } catch {
       // the server does not answer
     }
-    return words.lost;
+    return [words.lost, false];
   }
 }
