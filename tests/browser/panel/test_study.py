@@ -121,6 +121,7 @@ def in_a_pane(lab: Lab) -> None:
     listed.click()
     pane = lab.page.locator(".wb-pane:visible")
     plots_come(pane)
+    expect(pane.locator(".wb-live")).to_have_count(1)
     expect(pane.get_by_role("button", name="Export")).to_have_count(0)
     pane.locator(".wb-study-head").get_by_role("button", name="+ 4 fits").click()
     expect(pane.locator(".wb-study-spent")).to_contain_text("of 48 fits")
