@@ -17,6 +17,11 @@ RATES = ("lr", "min_lr", "max_lr", "gradient_clip_val", "weight_decay", "swa_lrs
 """The settings and arguments that `rate` writes."""
 
 
+def fit_length(share: float) -> str:
+    """The length of a trial as a share of a whole fit: "1/3", "whole"."""
+    return "whole" if share >= 1 else f"1/{round(1 / share)}"
+
+
 def counted(number: int, one: str, many: str = "") -> str:
     """Format a count: '1 update', '3 updates'. many: the plural, where it is not `one` with an
     s.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.bench import study_parts
 from tests.bench.study_parts import Studied
 from workbench.events import Called
 from workbench.launch.study import local
+from workbench.launch.study.logs import last_words
 from workbench.runs.folder.alive import identity
 from workbench.runs.study.record import PieceEnd, StudyRecord, TrialProposal
 from workbench.runs.study.tidy import KEPT, remove_weights
@@ -164,6 +166,49 @@ def test_the_same_study_goes_on_and_another_one_says_what_differs(
     with pytest.warns(UserWarning, match=r"0001-rates has another space: .* 0002-rates"):
         other = bench.study({"lr": (1e-2, 1.0)}, name="rates")
     assert other.id == "0002-rates"
+
+
+def test_a_cell_that_runs_twice_says_which_study_asks_the_same(
+    bench: wb.Workbench, started: list[list[str]]
+) -> None:
+    first = bench.study({"lr": (1e-3, 1.0)})
+    go_on = rf"0001-study asks the same .* wb.Study.open\('{first.id}', .* 0002-study is a new"
+    with pytest.warns(UserWarning, match=go_on):
+        second = bench.study({"lr": (1e-3, 1.0)})
+    assert second.id == "0002-study"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bench.study({"lr": (1e-2, 1.0)})  # asks something else
+
+
+def test_a_choice_with_more_values_than_trials_is_said(
+    bench: wb.Workbench, started: list[list[str]]
+) -> None:
+    space = {"lr": (1e-3, 1.0), "width": [4, 8, 16, 32]}
+    few = "budget=4 has about 4 trials, .* of the 4 values of width: give fewer .* or budget=8"
+    with pytest.warns(UserWarning, match=few):
+        bench.study(space, budget=4)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="study: budget=")
+        bench.study(space, budget=8)
+        # brackets have nine trials each
+        bench.study(space, budget=4, max_epochs=200)
+        bench.study({"width": [4, 8, 16, 32]}, budget=8, compare="width")
+
+
+@pytest.mark.filterwarnings("ignore:no worker works on")
+def test_a_value_that_is_none_of_its_choice_is_refused_with_the_remedy(
+    bench: wb.Workbench, started: list[list[str]]
+) -> None:
+    study = bench.study({"lr": (1e-3, 1.0), "width": [4, 16, 32]})
+    with pytest.raises(wb.SettingsError, match=r"study\.space\(width=\[4, 16, 24, 32\]\)"):
+        study.add(width=24)
+    with pytest.raises(wb.SettingsError, match=r"width=16\.0\): give 16\."):
+        study.add(width=16.0)
+    study.add(width=8)  # the bench's own
+    study.space(width=[4, 16, 24, 32])
+    study.add(width=24, lr=3.0)  # beyond a range
+    assert [change.kind for change in study.record.changes] == ["add", "space", "add"]
 
 
 def test_other_data_are_another_study(tmp_path: Path, started: list[list[str]]) -> None:
@@ -341,7 +386,7 @@ def test_a_log_that_no_worker_has_written_is_left_out(
     logs.mkdir()
     (logs / "mine-1.log").write_text("no space left")
     (logs / "\x1b[2J all is well.log").write_text("trust me")
-    assert local.last_words(study.path) == ("mine-1", "no space left")
+    assert last_words(study.path) == ("mine-1", "no space left")
 
 
 class Penalized(nn.Module):

@@ -75,7 +75,7 @@ def test_a_run_says_of_which_trial_it_is_and_is_kept(bench: wb.Workbench) -> Non
     for _ in range(3):
         bench.fit().result()
     places = [study.run(end).study for end in ends]
-    assert places == [(study.path.name, 1, 0, 0), (study.path.name, 2, 0, 0)]
+    assert places == [(study.path.name, 1, 0, 0, 1.0), (study.path.name, 2, 0, 0, 1.0)]
     assert len([run for run in bench.runs if run.study is None]) <= 2
 
 

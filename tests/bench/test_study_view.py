@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def test_optuna_reads_its_trials(study: wb.Study) -> None:
     assert trials[1].intermediate_values == {0: 3.5}
 
 
-def test_it_is_a_page_with_the_losses_of_its_best_trials(study: wb.Study, tmp_path: Path) -> None:
+def test_it_is_a_page_with_the_curves_of_its_trials(study: wb.Study, tmp_path: Path) -> None:
     x = torch.rand(32, 2)
     bench = wb.Workbench(
         torch.nn.Linear(2, 2),
@@ -113,9 +114,15 @@ def test_it_is_a_page_with_the_losses_of_its_best_trials(study: wb.Study, tmp_pa
         piece.end(PieceEnd("completed", 1.0, value=0.1, run=run))
     file = study.export(tmp_path / "study.html")
     text = file.read_text()
-    assert "&lt;b&gt;width&lt;/b&gt;" in text
+    assert "<b>width" not in text
+    assert "\\u003cb\\u003ewidth" in text
     assert runs[0] in text
-    assert "stranger-run" not in text.partition("application/json")[2]
+    packets = json.loads(text.partition("id='data'>")[2].partition("</script>")[0])["packets"]
+    state = {
+        name: value for packet in packets for name, value in packet["content"]["state"].items()
+    }
+    assert {name for name in state if name.startswith("study_curve")} == {"study_curve.13"}
+    assert state["study"]["calls"] == []
     assert len(text) < 1_500_000
     with pytest.raises(ExportError, match="the path alone"):
         study.export(file, 1)

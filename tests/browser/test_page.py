@@ -1,4 +1,4 @@
-"""A run as one HTML file, opened from the disk: its plots can be zoomed and read, and its tabs opened, without a kernel or a server."""
+"""A run, or a study, as one HTML file, opened from the disk: its plots can be zoomed and read, without a kernel or a server."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 import workbench as wb
+from tests.bench.study_parts import recorded
 from tests.browser.lab import ARTEFACTS
+from workbench.runs.study.record import TrialProposal
+from workbench.runs.study.write import add_trial
 
 pytestmark = pytest.mark.browser
 
@@ -30,17 +33,7 @@ def test_a_page_from_the_disk(browser: Browser, tmp_path: Path) -> None:
         lambda batch, outputs: {"input": batch[0][:6].reshape(-1, 1, 4, 4), "said": "</script>"}
     )
     run = bench.fit().result()
-    file = bench.export(tmp_path / "run.html", run)
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
-    page = context.new_page()
-    said: list[str] = []
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("console", lambda line: said.append(line.text))
-    page.on(
-        "request",
-        lambda request: said.append(request.url) if request.url.startswith("http") else None,
-    )
-    page.goto(file.as_uri())
+    page, said = opened(browser, bench.export(tmp_path / "run.html", run))
 
     expect(page.get_by_role("heading", level=1)).to_have_text("0001-fit")
     expect(page.locator(".wb-samples img")).to_have_count(6)
@@ -70,4 +63,47 @@ def test_a_page_from_the_disk(browser: Browser, tmp_path: Path) -> None:
     ARTEFACTS.mkdir(exist_ok=True)
     page.screenshot(path=ARTEFACTS / "page.png", full_page=True)
     assert said == []
-    context.close()
+    page.context.close()
+
+
+def test_a_page_of_a_study(browser: Browser, tmp_path: Path) -> None:
+    study = recorded(tmp_path)
+    add_trial(study.path, TrialProposal(13, {"width": 64}, "by hand"))
+    page, said = opened(browser, study.export(tmp_path / "study.html"))
+
+    expect(page.get_by_role("heading", level=1)).to_have_text("0001-study")
+    view = page.locator(".wb-study")
+    expect(view.locator(".wb-study-cost canvas")).to_be_visible()
+    expect(view.locator(".wb-slice")).to_have_count(2)
+    heads = view.locator(".wb-study-table thead")
+    for name in ("lr", "width", "length", "val_loss"):
+        expect(heads.get_by_role("button", name=name, exact=True)).to_be_visible()
+    # a setting that a user has not given is the bench's own
+    expect(view.locator(".wb-study-table tbody tr", has_text="by hand")).to_contain_text("1.78e-4")
+    for line in ("study.add", "study.space", "study.seeds", "study.more"):
+        expect(view.locator("button", has_text=line)).to_have_count(0)
+    for name in ("Stop", "Pause", "Export", "Repeat"):
+        expect(view.get_by_role("button", name=name)).to_have_count(0)
+    expect(view.get_by_role("slider")).to_have_count(0)
+    view.get_by_role("button", name="Mark trial 5 in all plots").click()
+    expect(view.locator("tr[data-selected]")).to_contain_text("whole")
+    page.get_by_text("All trials with their runs").click()
+    expect(page.locator("details table")).to_contain_text("1/3")
+    ARTEFACTS.mkdir(exist_ok=True)
+    page.screenshot(path=ARTEFACTS / "study-page.png", full_page=True)
+    assert said == []
+    page.context.close()
+
+
+def opened(browser: Browser, file: Path) -> tuple[Page, list[str]]:
+    """The page of a file, and a list to which its errors are added, and what it loads."""
+    page = browser.new_context(viewport={"width": 1200, "height": 900}).new_page()
+    said: list[str] = []
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("console", lambda line: said.append(line.text))
+    page.on(
+        "request",
+        lambda request: said.append(request.url) if request.url.startswith("http") else None,
+    )
+    page.goto(file.as_uri())
+    return page, said

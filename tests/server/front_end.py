@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from tests.server.records import Record
+from tests.server.test_studies import recorded
 from workbench.events import Changed
 from workbench.runs.folder.annotations import annotate
 from workbench.server.details import Details, output
 from workbench.server.query import Query
+from workbench.server.studies import Studies
 from workbench.server.templates import titles
 from workbench.server.watcher import Watcher
 
 FILE = Path(__file__).resolve().parents[2] / "extensions" / "jupyterlab" / "tests" / "messages.ts"
 _HEAD = """// What the server sends. Written by `python -m tests.server.front_end`: the type check holds it against src/messages.ts.
 
-import type { Details, Event, Output, Page, Template } from "../src/messages";
+import type { Details, Event, Output, Page, StudyPage, Template } from "../src/messages";
 """
 _CREATED = 1767225600.0
 
@@ -62,7 +64,7 @@ def _sent(top: Path) -> Iterator[tuple[tuple[str, str], Any]]:
             1, float("nan")
         ).ended("failed", "RuntimeError: out of luck")
         (root / "runs" / "0002-fit" / "output.log").write_text("epoch 1\n")
-        place = {"id": "0001-study", "trial": 2, "seed": 0, "rung": 1}
+        place = {"id": "0001-study", "trial": 2, "seed": 0, "rung": 1, "length": 1 / 3}
         running = Record(root, "0003-fit", created=_CREATED + 2, study=place).steps(30)
         stop = watcher.listen(heard.append)
         page = watcher.page(Query())
@@ -85,6 +87,8 @@ def _sent(top: Path) -> Iterator[tuple[tuple[str, str], Any]]:
             [Details().of(entry, watcher.row(entry)) for entry in entries],
         )
         yield ("output", "Output"), output(entries[1], 0)
+        recorded(root, created=_CREATED)
+        yield ("studies", "StudyPage"), Studies().page(watcher.roots().values())
         yield ("templates", "Template[]"), titles()
         stop()
         running.close()

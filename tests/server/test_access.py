@@ -18,7 +18,7 @@ from workbench.server import http, sockets
 RUN = "api/runs/{root}/0001-fit"
 REQUESTS = [
     ("GET", "api/runs", None), ("GET", RUN, None), ("PATCH", RUN, {"name": "x"}), ("DELETE", RUN, None), ("POST", RUN + "/commands", {"type": "Stop"}),
-    ("GET", RUN + "/output", None), ("GET", "api/templates", None), ("GET", "api/templates/own-data", None),
+    ("GET", RUN + "/output", None), ("GET", "api/studies", None), ("GET", "api/templates", None), ("GET", "api/templates/own-data", None),
     ("GET", "static/live.js", None), ("HEAD", "static/live.js", None), ("GET", "static/live.css", None),
 ]  # fmt: skip
 SOCKETS = ["api/events", "api/canvas"]

@@ -560,14 +560,14 @@ async def test_numbers_that_are_not_finite_are_no_numbers_of_json(api, record):
 
 async def test_runs_of_a_study_say_their_place_and_are_found_by_it(api, record):
     for number in (1, 2):
-        place = {"id": "0001-study", "trial": number, "seed": 0, "rung": 1}
+        place = {"id": "0001-study", "trial": number, "seed": 0, "rung": 1, "length": 1 / 3}
         record(f"000{number}-fit", study=place).steps().ended()
     record("0003-fit").steps().ended()
     rows = await api.rows()
     assert [row["study"] for row in rows] == [
         "",
-        "0001-study trial 2, seed 0, rung 1",
-        "0001-study trial 1, seed 0, rung 1",
+        "0001-study trial 2, seed 0, 1/3 fit",
+        "0001-study trial 1, seed 0, 1/3 fit",
     ]
     assert [row["run"] for row in await api.rows(search="0001-study")] == ["0002-fit", "0001-fit"]
     assert [row["run"] for row in await api.rows(search="0001-study trial 2")] == ["0002-fit"]
@@ -576,7 +576,7 @@ async def test_runs_of_a_study_say_their_place_and_are_found_by_it(api, record):
 async def test_runs_of_several_folders_are_found_by_a_condition(api, record, root):
     """The same text as in the panel and in `bench.runs.filter`."""
     other = root.parent / "other" / ".workbench"
-    place = {"id": "0009-study", "trial": 2, "seed": 0, "rung": 1}
+    place = {"id": "0009-study", "trial": 2, "seed": 0, "rung": 1, "length": 1 / 3}
     record("0001-fit", settings={"lr": 0.01}).steps().checked(0.5).ended()
     record("0002-fit", settings={"lr": 1e-4}).steps().checked(0.05).ended()
     record("0001-fit", other, settings={"lr": 1e-5}, study=place).steps().checked(0.07).ended()

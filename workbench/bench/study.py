@@ -7,46 +7,38 @@ import math
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from workbench.bench.study_arguments import budget_of, checked_count
 from workbench.bench.study_start import TrialBench, keep
 from workbench.bench.study_view import StudyView
 from workbench.export.source.capture import CallSite
 from workbench.launch.study import local
-from workbench.launch.study.liveness import ENDED, Observer
-from workbench.launch.study.worker import new_name, plan_now
+from workbench.launch.study.liveness import ENDED
+from workbench.launch.study.worker import new_name
 from workbench.runs.printable import printable
 from workbench.runs.read import RUNS
 from workbench.runs.run import Run
 from workbench.runs.study.find import find_study, study_folders
 from workbench.runs.study.record import (
     HEAD,
-    MOST_SEEDS,
-    Change,
-    ChangeKind,
     PieceRecord,
     StudyHead,
     StudyRecord,
     TrialRecord,
 )
-from workbench.runs.study.write import change, new_study
+from workbench.runs.study.write import new_study
 from workbench.runs.tables.run_list import RunList
-from workbench.settings import Settings, SettingsError, recorded_settings
-from workbench.settings.space import OPTIMIZER, Choice, Space
+from workbench.settings import SettingsError
+from workbench.tuners.study.budget import budget_text, checked_count
 from workbench.tuners.study.compare import compared, verdict
 from workbench.tuners.study.next import AdviceList, advice
-from workbench.tuners.study.plan import Ended
 from workbench.tuners.study.verdict import Verdict
-from workbench.units import duration, number
-from workbench.values import plain, shown
+from workbench.units import counted, number
 
 _ASKED = (
     "code",
@@ -62,6 +54,8 @@ _ASKED = (
     "method",
 )
 """What is equal in two studies that ask the same."""
+_LATEST = 20
+"""How many studies, the latest ones, are looked at for one that asks the same."""
 _LOOK = 0.5
 """Seconds between two looks at the record while a cell waits."""
 _started: list[subprocess.Popen[bytes]] = []
@@ -77,15 +71,12 @@ class Study(StudyView):
 
     def __init__(self, path: Path, workers: int = 1, devices: Sequence[str] = ("",)) -> None:
         """path: its folder. workers, devices: those that are started where none lives."""
-        self.path = path
+        super().__init__(path)
         self._workers, self._devices, self._trust = workers, devices, False
         self._has_begun = False
         """Whether it has started workers: others may be on machines that are not seen here."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         """The workers that this object has started, by name."""
-        self._observer = Observer()
-        self._read = StudyRecord.read(path)
-        self._lock = threading.Lock()
 
     @classmethod
     def open(
@@ -106,63 +97,6 @@ class Study(StudyView):
         return opened
 
     # -- what it knows
-
-    @property
-    def id(self) -> str:
-        """Its id, the name of its folder: "0003-study"."""
-        return self.path.name
-
-    @property
-    def record(self) -> StudyRecord:
-        """All that its folder says at this moment."""
-        with self._lock:
-            self._read = StudyRecord.read(self.path, self._read)
-            return self._read
-
-    @property
-    def status(self) -> str:
-        """ "running", "paused", "ended", or "no worker": nobody works on it."""
-        return self._status(self.record)
-
-    def _status(self, record: StudyRecord) -> str:
-        if not self._has_process(record) and isinstance(plan_now(record), Ended):
-            return "ended"
-        if record.paused:
-            return "paused"
-        return "running" if self._has_worker(record) else "no worker"
-
-    def _has_process(self, record: StudyRecord) -> bool:
-        """Whether a worker that this object has started lives, and has not left."""
-        return any(
-            process.poll() is None and not record.workers.get(name, {}).get(ENDED)
-            for name, process in self._processes.items()
-        )
-
-    def _has_worker(self, record: StudyRecord) -> bool:
-        """Whether a worker lives, as far as it can be seen from here."""
-        return self._has_process(record) or self._living(record) > 0
-
-    def _living(self, record: StudyRecord) -> int:
-        # each is looked at, so that all are watched from now on
-        return len([name for name in record.workers if self._observer.is_alive(record, name)])
-
-    @property
-    def workers(self) -> int:
-        """How many workers live and have said so, as far as it can be seen from here."""
-        return self._living(self.record)
-
-    @property
-    def failure(self) -> str:
-        """The error of the user's code that ended it; "": none did."""
-        record = self.record
-        ended = plan_now(record)
-        causes = [
-            piece.end.cause
-            for _, piece in _pieces(record)
-            if piece.end is not None and piece.end.status == "failed"
-        ]
-        failed = isinstance(ended, Ended) and any(cause in ended.why for cause in causes if cause)
-        return ended.why if failed and isinstance(ended, Ended) else ""
 
     @property
     def verdict(self) -> Verdict:
@@ -220,24 +154,19 @@ class Study(StudyView):
     def runs(self) -> RunList:
         """Its fits, by trial; it prints as a table."""
         runs, root = RunList(), self.path.parents[1]
-        for _, piece in _pieces(self.record):
+        for _, piece in self.record.pieces:
             folder = root / RUNS / piece.run
             if piece.run and folder.is_dir():
                 runs.append(Run.open(folder))
         return runs
 
-    @property
-    def budget(self) -> str:
-        """Its budget in words: "8 fits", "2 h 00 min"."""
-        return _in_words(self.record.budget)
-
     def table(self) -> list[dict[str, Any]]:
-        """A row for each piece of each trial: its values, status, metric, cost, run. A data frame:
-        `pandas.DataFrame(study.table())`.
+        """A row for each piece of each trial: its values, seed, length (a share of a whole fit),
+        status, metric, cost, run. A data frame: `pandas.DataFrame(study.table())`.
         """
         record, rows = self.record, []
         lives = self._status(record) in ("running", "paused")
-        for trial, piece in _pieces(record):
+        for trial, piece in record.pieces:
             end = piece.end
             rows.append(
                 {
@@ -245,7 +174,7 @@ class Study(StudyView):
                     "from": trial.origin,
                     **trial.absolute(end),
                     "seed": piece.seed,
-                    "rung": record.head.rungs[min(piece.rung, record.last_rung)],
+                    "length": record.head.rungs[min(piece.rung, record.last_rung)],
                     "status": piece.status(lives),
                     record.head.monitor: None if end is None else end.value,
                     "cost": None if end is None else end.cost,
@@ -272,28 +201,6 @@ class Study(StudyView):
             "settings": {} if best is None else _settings(record, best),
             "baseline": None if baseline is None else record.whole(baseline),
         }
-
-    @property
-    def headline(self) -> str:
-        """Its state in a line."""
-        record = self.record
-        ((unit, amount),) = record.budget.items()
-        if unit == "fits":
-            spent = f"{record.spent - record.by_hand:.1f} of {amount:g} fits"
-            spent += f" and {record.by_hand:.1f} asked for" if record.by_hand else ""
-        else:
-            spent = f"{record.spent:.1f} fits, {duration(amount)} in all"
-        arrow = "lower" if record.head.mode == "min" else "higher"
-        best = record.best
-        value = "nothing yet"
-        if best is not None and (best_value := record.whole(best)) is not None:
-            value = f"{number(best_value)} (trial {best.number})"
-        rungs = [f"1/{round(1 / share)}" for share in record.head.rungs[:-1]]
-        lengths = f"trials of {', '.join(rungs)} and whole fits" if rungs else "whole fits"
-        return (
-            f"{self.id}  {record.head.monitor} ({arrow} is better)  {self._status(record)}"
-            f"  {spent}  {len(record.trials)} trials ({lengths})  best {value}"
-        )
 
     # -- wait
 
@@ -340,7 +247,7 @@ class Study(StudyView):
         unseen, said = 0, ""
         while True:
             record = self.record
-            for trial, piece in _pieces(record):
+            for trial, piece in record.pieces:
                 key = trial.number, piece.seed, piece.rung
                 if piece.end is not None and key not in reported:
                     reported.add(key)
@@ -364,108 +271,7 @@ class Study(StudyView):
                 raise TimeoutError(f"{self.id} still runs after {timeout} s; it goes on.")
             time.sleep(max(0.0, min(_LOOK, until - time.monotonic())))
 
-    @property
-    def hint(self) -> str:
-        """How to start a worker, where none lives."""
-        if self.status != "no worker":
-            return ""
-        return f"Start one: study.work(), or workbench study work {self.id}"
-
-    @property
-    def _paused(self) -> str:
-        """What to do where it is paused."""
-        return f"{self.id} is paused: study.resume(), or workbench study resume {self.id}"
-
-    @property
-    def why_idle(self) -> str:
-        """Why nothing trains what was just asked for, and what to do; "": something does."""
-        if hint := self.hint:
-            return f"no worker works on {self.id}. {hint}"
-        record = self.record
-        action = plan_now(record)
-        if not isinstance(action, Ended):
-            return self._paused if record.paused else ""
-        if self.failure:
-            remedy = "mend it, and make a new study"
-        else:
-            more = "1" if "fits" in record.budget else "'30min'"
-            remedy = f"study.more({more}) lets it go on, or workbench study more {self.id}"
-        return f"{self.id} trains nothing now, {action.why}: {remedy}."
-
-    def _last_words(self) -> str:
-        """How the last worker on this machine has ended, and what it has printed; "": there was
-        none.
-        """
-        name, words = local.last_words(self.path)
-        if not name:
-            return ""
-        process = self._processes.get(name)
-        code = None if process is None else process.poll()
-        how = "" if code is None else f" ({local.how_ended(code)})"
-        text = printable(words, lines=True)
-        printed = f" has printed:\n{text}\n" if text else " has printed nothing. "
-        return f"The last one, {name}{how},{printed}"
-
-    def _why_nothing(self) -> str:
-        causes = [
-            f"trial {trial.number} {piece.end.status}: {piece.end.cause}"
-            for trial, piece in _pieces(self.record)
-            if piece.end is not None and piece.end.cause
-        ]
-        return "; ".join(causes[:3]) or "no trial has been trained to its end."
-
     # -- change
-
-    def space(self, **ranges: Any) -> None:
-        """Change ranges, or add what is searched: `study.space(lr=(1e-3, 0.3))`. Trials from now on
-        come from the new space.
-        """
-        self._change("space", {"space": self._with_ranges(ranges).to_record()})
-
-    def add(self, **values: Any) -> None:
-        """Add a trial with these values: `study.add(lr=3e-3)`. It is the next one, and is trained
-        beyond the budget.
-        """
-        self._change("add", {"values": self._checked(values)})
-
-    def stop(self, trial: int | None = None) -> None:
-        """Stop a trial: `study.stop(7)`. None: end the study; the trials that train stop at their
-        next update, and keep what they have.
-        """
-        if trial is None:
-            self._change("end", {}, works=False)
-        else:
-            self._change("stop", {"trial": self._trial(trial, "stop")}, works=False)
-
-    def more(self, budget: float | str | timedelta) -> None:
-        """Add to its budget, in its unit: `study.more(4)`, `study.more("1h")`."""
-        added = budget_of(budget, "study.more", least=0)
-        ((unit, _),) = self.record.budget.items()
-        if unit not in added:
-            hint = "so much time, study.more('1h')" if unit == "seconds" else "fits, study.more(4)"
-            raise SettingsError(
-                f"study.more({shown(budget)}): its budget is {self.budget}: give {hint}."
-            )
-        self._change("more", added)
-
-    def seeds(self, trial: int, n: int) -> None:
-        """Train a trial with so many seeds besides its own, and the baseline with the same ones,
-        beyond the budget.
-        """
-        count = checked_count(n, "n", "study.seeds", most=MOST_SEEDS)
-        self._change("seeds", {"trial": self._trial(trial, "seeds"), "n": count})
-
-    def repeat(self, trial: int) -> None:
-        """Train a trial once more, as a new trial: the same values and seed, beyond the budget."""
-        self._change("repeat", {"trial": self._trial(trial, "repeat")})
-
-    def pause(self) -> None:
-        """Begin no more trials until `resume()`; those that train go on to their end."""
-        self._change("pause", {}, works=False)
-
-    def resume(self) -> None:
-        """Go on after a pause."""
-        self._change("resume", {})
 
     def work(self, workers: int | None = None) -> None:
         """Start workers on this machine: None: as many as it began with, or one."""
@@ -480,85 +286,27 @@ class Study(StudyView):
         running = [process for process in _started if process.poll() is None]
         _started[:] = [*running, *processes.values()]
 
-    def _change(self, kind: ChangeKind, values: Mapping[str, Any], *, works: bool = True) -> None:
-        """Leave a change. works: a worker is needed for it, which is started where this object has
-        started the others.
-        """
-        change(self.path, Change(kind, values, len(self.record.trials)))
-        if not works:
-            return
+    def _needs_worker(self) -> None:
+        """Start workers where this object has started the others; else warn where none works."""
         if self._has_begun and self.status == "no worker":
             self.work()
         elif why := self.why_idle:
-            warnings.warn(why, stacklevel=3)
+            warnings.warn(why, stacklevel=4)
 
-    def _trial(self, trial: int, method: str) -> int:
-        numbers = [known.number for known in self.record.trials]
-        if trial not in numbers or type(trial) is not int:
-            known = f"1 to {max(numbers)}" if numbers else "none yet"
-            raise SettingsError(f"study.{method}({shown(trial)}): its trials are {known}.")
-        return trial
+    def _has_process(self, record: StudyRecord) -> bool:
+        return any(
+            process.poll() is None and not record.workers.get(name, {}).get(ENDED)
+            for name, process in self._processes.items()
+        )
 
-    def _with_ranges(self, ranges: Mapping[str, Any]) -> Space:
-        """Its space with these ranges; SettingsError for what is no range."""
-        record = self.record
-        base, build = self._base()
-        present = Space.from_record(record.space, record.priors)
-        changed = present.with_ranges(Space.parse(dict(ranges), base, build))
-        compare = record.head.compare
-        if compare and not isinstance(changed.dimension(compare), Choice):
-            raise SettingsError(
-                f"study.space({compare}={shown(ranges[compare])}): the study compares its values:"
-                f" give a list, {compare}=[…]."
-            )
-        return changed
-
-    def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of a trial by hand; SettingsError for one that a space could not have."""
-        if not values:
-            raise SettingsError("study.add(): give its values, study.add(lr=3e-3).")
-        base, build = self._base()
-        present = {**base.model_dump(), **build}
-        settings = {name: plain(value) for name, value in values.items() if name not in build}
-        for name, value in values.items():
-            if name == OPTIMIZER and name in settings:
-                continue
-            if name in present and type(value) is type(present[name]) and value == present[name]:
-                continue
-            in_bench = present.get(name)
-            if isinstance(value, str) and type(in_bench) in (int, float):
-                raise SettingsError(
-                    f"study.add({name}={shown(value)}): it is {shown(in_bench)} in the bench: give"
-                    " a number."
-                )
-            try:
-                Space.parse({name: [present.get(name), value]}, base, build)
-            except SettingsError as error:
-                why = str(error).removeprefix("space: ")
-                raise SettingsError(f"study.add({name}={shown(value)}): {why}") from None
-        base.replace(**settings)
-        return {name: plain(value) for name, value in values.items()}
-
-    def _base(self) -> tuple[Settings, dict[str, Any]]:
-        """The settings of all its trials, and the values of the function's parameters."""
-        base = self.record.head.base
-        settings = {name: base[name] for name in base if name in Settings.model_fields}
-        build = {name: base[name] for name in base if name not in settings}
-        return recorded_settings(settings), build
-
-
-def _pieces(record: StudyRecord) -> list[tuple[TrialRecord, PieceRecord]]:
-    return [(trial, piece) for trial in record.trials for piece in trial.pieces]
+    def _exit_code(self, worker: str) -> int | None:
+        process = self._processes.get(worker)
+        return None if process is None else process.poll()
 
 
 def _settings(record: StudyRecord, trial: TrialRecord) -> dict[str, Any]:
     """The values of a trial's whole fit."""
     return trial.absolute(trial.end(record.last_rung))
-
-
-def _in_words(budget: Mapping[str, float]) -> str:
-    ((unit, amount),) = budget.items()
-    return duration(amount) if unit == "seconds" else f"{amount:g} fits"
 
 
 def _ended(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> str:
@@ -581,7 +329,7 @@ def of_name(root: Path, head: StudyHead) -> tuple[Path | None, str]:
     newest one of this name; (None, ""): no study has it.
     """
     differs = ""
-    asked = json.loads(json.dumps(asdict(head)))
+    asked = _plain(head)
     for folder in reversed(study_folders(root)):
         try:
             known = StudyRecord.read(folder).head
@@ -589,7 +337,7 @@ def of_name(root: Path, head: StudyHead) -> tuple[Path | None, str]:
             continue
         if known.name != head.name:
             continue
-        recorded = json.loads(json.dumps(asdict(known)))
+        recorded = _plain(known)
         differing = [name for name in _ASKED if asked[name] != recorded[name]]
         if not differing:
             return folder, ""
@@ -598,6 +346,40 @@ def of_name(root: Path, head: StudyHead) -> tuple[Path | None, str]:
                 "another data", "other data"
             )
     return None, differs
+
+
+def asked_before(root: Path, head: StudyHead) -> str:
+    """Which of the latest studies asks the same, and how to go on with it: a cell that runs twice
+    makes two; "": none does.
+    """
+    asked = _plain(head)
+    for folder in reversed(study_folders(root)[-_LATEST:]):
+        try:
+            study = Study(folder)
+        except (OSError, ValueError):
+            continue
+        recorded = _plain(study.record.head)
+        # data are compared where a study has a name
+        if any(asked[name] != recorded[name] for name in _ASKED if name != "data"):
+            continue
+        elsewhere = root.absolute() != Path(".workbench").absolute()
+        argument = f", root={str(root)!r}" if elsewhere else ""
+        status = study.status
+        more = "; study.work()" if status == "no worker" else ""
+        if status == "ended":
+            more = "; study.more(1)" if "fits" in study.record.budget else "; study.more('30min')"
+        trials = counted(len(study.record.trials), "trial")
+        return (
+            f"{study.id} asks the same ({status}, {trials}). To go on with it:"
+            f" study = wb.Study.open({study.id!r}{argument}){more}."
+        )
+    return ""
+
+
+def _plain(head: StudyHead) -> dict[str, Any]:
+    """As it is recorded."""
+    record: dict[str, Any] = json.loads(json.dumps(asdict(head)))
+    return record
 
 
 def begin(
@@ -638,7 +420,7 @@ def go_on(study: Study, budget: Mapping[str, float]) -> Study:
         other = "a number of fits" if unit == "seconds" else "a time"
         raise SettingsError(
             f"study: budget: {study.id}, the study of this name, has a budget of {study.budget},"
-            f" and this is {_in_words(budget)}: give {other}, or another name."
+            f" and this is {budget_text(budget)}: give {other}, or another name."
         )
     if amount > known[unit]:
         study._change("more", {unit: amount - known[unit]}, works=False)

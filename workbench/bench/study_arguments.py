@@ -5,69 +5,29 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workbench.metric_mode import Mode, known_mode
 from workbench.settings import Settings, SettingsError
 from workbench.settings.space import Choice, Space
 from workbench.techniques import limits
+from workbench.tuners.study.brackets import trials_within
+from workbench.tuners.study.verdict import pairs_within
 from workbench.values import is_plain, shown
 
 LIMITS = ("parameters",)
 """What `limits=` can bound."""
-_TIME = re.compile(
-    r"(?:(\d+(?:\.\d+)?)\s*h)?\s*(?:(\d+(?:\.\d+)?)\s*min)?\s*(?:(\d+(?:\.\d+)?)\s*s)?"
-)
 _LONGEST_NAME = 32
 _SHORTER = (1 / 9, 1 / 3)
 _SHORTEST = 100
 """The updates after which a trial can be compared at the earliest."""
+_TRIES, _MOST_FITS = 2, 1000
+"""The trials for each value of a choice with which most likely none is left out, and the largest
+budget that is suggested for them.
+"""
 _BRACKETS = 3.5
 """The whole fits from which on a budget has room for a bracket beside the first trial."""
-
-
-def budget_of(budget: object, method: str, least: float = 2) -> dict[str, float]:
-    """The budget in fits or seconds: {"fits": 8.0}, {"seconds": 7200.0}. SettingsError: it is
-    neither, or has fewer than `least` fits.
-    """
-    if isinstance(budget, int | float) and type(budget) is not bool and math.isfinite(budget):
-        if budget >= least and budget > 0:
-            return {"fits": float(budget)}
-        why = "a study compares 2 fits or more" if least else "that adds nothing"
-        raise SettingsError(f"{method}: budget={shown(budget)}: {why}.")
-    seconds = _seconds(budget)
-    if seconds is None:
-        raise SettingsError(
-            f"{method}: budget={shown(budget)}: give a number of fits (8), or a time ('2h',"
-            " '90min')."
-        )
-    if seconds <= 0:
-        raise SettingsError(f"{method}: budget={shown(budget)} is no time.")
-    return {"seconds": seconds}
-
-
-def _seconds(budget: object) -> float | None:
-    """The seconds of a time; None: it is none."""
-    if isinstance(budget, timedelta):
-        return budget.total_seconds()
-    match = _TIME.fullmatch(budget.strip()) if isinstance(budget, str) else None
-    if match is None or not any(match.groups()):
-        return None
-    hours, minutes, seconds = (float(text or 0) for text in match.groups())
-    return 3600 * hours + 60 * minutes + seconds
-
-
-def checked_count(
-    value: object, name: str, method: str, least: int = 1, most: int | None = None
-) -> int:
-    """A count from `least` to `most`. SettingsError: it is none."""
-    if type(value) is not int or value < least:
-        raise SettingsError(f"{method}: {name}={shown(value)}: give a number of {least} or more.")
-    if most is not None and value > most:
-        raise SettingsError(f"{method}: {name}={value}: give at most {most}.")
-    return value
 
 
 def checked_limits(limits_given: object) -> dict[str, float]:
@@ -180,6 +140,38 @@ def rungs_of(
         return (1.0,)
     least = max(_SHORTEST, check)
     return (*(share for share in _SHORTER if share * updates >= least), 1.0)
+
+
+def few_trials(
+    space: Space,
+    fits: float,
+    rungs: Callable[[float], Sequence[float]],
+    seeds: int | None,
+    compare: str = "",
+) -> str:
+    """A warning where a study has so few trials that it may not try each value of a choice; "": it
+    has enough. rungs: those of a budget of so many fits. seeds, compare: as the study was given.
+    """
+    choices = [d for d in space.dimensions if isinstance(d, Choice) and "." not in d.name]
+    shares = max((len(d.choices) for d in choices if d.name == compare), default=1)
+
+    def trials(budget: float) -> int:
+        verdict = 2 * pairs_within(budget, seeds)
+        return trials_within(max(budget - verdict, 1.0) / shares, rungs(budget))
+
+    largest = max(choices, key=lambda d: 0 if d.name == compare else len(d.choices), default=None)
+    if largest is None or largest.name == compare:
+        return ""
+    # no point is tried twice, so that a choice alone has all of its values tried
+    wanted = len(largest.choices) * (_TRIES if len(space.dimensions) > 1 else 1)
+    if len(largest.choices) < 2 or trials(fits) >= wanted:
+        return ""
+    budget = next((n for n in range(math.ceil(fits), _MOST_FITS) if trials(n) >= wanted), None)
+    remedy = "" if budget is None else f", or budget={budget}"
+    return (
+        f"study: budget={fits:g} has about {trials(fits)} trials, which may not try each of the"
+        f" {len(largest.choices)} values of {largest.name}: give fewer values{remedy}."
+    )
 
 
 def recorded_base(settings: Settings, values: Mapping[str, Any]) -> dict[str, Any]:

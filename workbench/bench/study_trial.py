@@ -118,6 +118,7 @@ class TrialTrainer:
                     "trial": piece.trial,
                     "seed": piece.seed,
                     "rung": piece.rung,
+                    "length": record.head.rungs[piece.rung],
                 }
             }
             with contextlib.closing(bench):

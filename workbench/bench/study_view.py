@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import html
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.study_start import bench_of, open_start
 from workbench.export.errors import ExportError
 from workbench.export.file_format import PAGES
+from workbench.launch.study.followed import FollowedStudy
 from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import with_picture
-from workbench.runs.folder.ids import is_id
-from workbench.runs.printable import printable
-from workbench.runs.read import RUNS
-from workbench.runs.study.record import StudyRecord
-from workbench.runs.tables.compare import MOST
 from workbench.runs.tables.render import html_table, text_table
 from workbench.settings import SettingsError
 from workbench.tuners.study.charts import study_data
-from workbench.tuners.study.compare import verdict
-from workbench.tuners.study.next import advice
 from workbench.tuners.study.to_optuna import to_optuna
-from workbench.units import number
+from workbench.units import fit_length, number
 from workbench.values import shown, value_text
 
 if TYPE_CHECKING:
@@ -38,58 +31,16 @@ if TYPE_CHECKING:
 PLOTS = ("cost", "slices", "importance", "curves")
 _ROWS = 40
 """The most trials of a table; the others are counted."""
-_CAUSES, _CAUSE = 3, 300
-"""The most different causes of failed trials that are shown, and their characters."""
+_PAGE_ROWS = 1000
+"""The most trials of the table in a page of its own."""
 
 
-class StudyView:
+class StudyView(FollowedStudy):
     """The pictures and texts of a study; `Study` has the rest."""
 
-    path: Path
     _trust: bool
-    _notes: Sequence[str] = ()
-    """What is known of its scripts before it has one."""
     _shown: Any = None
     """Its live view; None: no notebook has shown it yet."""
-
-    @property
-    @abstractmethod
-    def record(self) -> StudyRecord:
-        """All that its folder says at this moment."""
-
-    @property
-    @abstractmethod
-    def headline(self) -> str:
-        """Its state in a line."""
-
-    @property
-    @abstractmethod
-    def id(self) -> str:
-        """The name of its folder."""
-
-    @property
-    @abstractmethod
-    def workers(self) -> int:
-        """How many workers live."""
-
-    @property
-    @abstractmethod
-    def why_idle(self) -> str:
-        """Why nothing trains what was just asked for; "": something does."""
-
-    @property
-    @abstractmethod
-    def status(self) -> str:
-        """ "running", "paused", "ended" or "no worker"."""
-
-    @property
-    @abstractmethod
-    def hint(self) -> str:
-        """How to start a worker, where none lives; "": one does."""
-
-    @abstractmethod
-    def _last_words(self) -> str:
-        """How the last worker on this machine has ended, and what it has printed."""
 
     def charts(self, what: str | None = None) -> list[Chart]:
         """The charts of `plot` and `figure` as data.
@@ -142,8 +93,8 @@ class StudyView:
 
     def export(self, path: str | Path, trial: int | None = None, **how: Any) -> Path:
         """Write a script that repeats the whole fit of a trial (None: of the best one). A path that
-        ends in .html gets the study as one page instead, with the losses of its best trials, for a
-        browser without a server.
+        ends in .html gets the study as one page instead, with the plots and the table of its view,
+        for a browser without a server.
 
         how: the other arguments of `bench.export`. It needs no bench: the study has kept its code,
         which runs here. PermissionError: somebody else has made the study; open it with trust=True.
@@ -180,22 +131,15 @@ class StudyView:
             return bench.export(path, end.run, **how)
 
     def _write_page(self, file: Path) -> Path:
-        """Write the study with the curves of its best trials, as many as can be compared."""
-        from workbench.ui.page import write_comparison
+        """Write the view of the study, with its table of trials."""
+        from workbench.ui.page import write_study
 
-        record = self.record
-        best = sorted(record.trials, key=lambda trial: record.score_at(trial, record.last_rung))
-        ends = [trial.end(record.last_rung) for trial in best]
-        runs = self.path.parents[1] / RUNS
-        folders = [runs / end.run for end in ends if end is not None and is_id(end.run)]
-        present = [folder for folder in folders if folder.is_dir()][:MOST]
-        head = f"<h1>{html.escape(self.path.name)}</h1>{self._repr_html_()}"
-        return write_comparison(file, self.path.name, head, present)
+        return write_study(file, self, self._table(_PAGE_ROWS))
 
     # -- shown by a notebook
 
-    def _table(self) -> list[list[str]]:
-        """The trials as texts, the best value first; the first row is the head."""
+    def _table(self, most: int = _ROWS) -> list[list[str]]:
+        """The trials as texts, the best value first, `most` of them; the first row is the head."""
         record = self.record
         longest = {
             trial.number: max((p.rung for p in trial.pieces if p.end is not None), default=-1)
@@ -212,45 +156,24 @@ class StudyView:
         names = [*dict.fromkeys(name for trial in record.trials for name in trial.values)]
         rows = [["trial", "from", *names, "length", record.head.monitor, "status", "run"]]
         lives = self.status in ("running", "paused")
-        for trial in ordered[:_ROWS]:
+        for trial in ordered[:most]:
             rung = longest[trial.number]
             piece = trial.piece(rung) if rung >= 0 else None
             end = None if piece is None else piece.end
-            values = trial.absolute(end)
+            values = record.values_of(trial, end)
             status = trial.pieces[-1].status(lives) if trial.pieces else "waits"
             rows.append(
                 [
                     str(trial.number),
                     trial.origin,
                     *(value_text(values[n]) if n in values else "" for n in names),
-                    f"{record.head.rungs[rung]:.2g}" if rung >= 0 else "",
+                    fit_length(record.head.rungs[rung]) if rung >= 0 else "",
                     "" if end is None or end.value is None else number(end.value),
                     status if end is None else end.status,
                     "" if end is None else end.run,
                 ]
             )
         return rows
-
-    def words(self) -> list[tuple[str, str]]:
-        """The verdict, and what to do next: sentences, each with a line of code or ""."""
-        record = self.record
-        sentences = [(verdict(record).text, "")] if record.best is not None else []
-        causes = {
-            piece.end.cause: f"trial {trial.number} {piece.end.status}: {piece.end.cause}"
-            for trial in record.trials
-            for piece in trial.pieces
-            if piece.end is not None and piece.end.cause
-        }
-        sentences += [(printable(text)[:_CAUSE], "") for text in [*causes.values()][:_CAUSES]]
-        if self.hint:
-            last = printable(" ".join(self._last_words().split()))
-            ending = f"… {last[-_CAUSE:]}" if len(last) > _CAUSE else last
-            text = f"No worker works on it. {ending} Start one, here or by workbench study work"
-            sentences.append((f"{' '.join(text.split())} {self.path.name}.", "study.work()"))
-        if self.status == "paused":
-            sentences.append(("It is paused.", "study.resume()"))
-        sentences += [(item.text, item.code) for item in advice(record)]
-        return [*sentences, *((note, "") for note in self._notes)]
 
     def _left_out(self) -> str:
         more = len(self.record.trials) - _ROWS

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import inspect
 import json
+import math
 import sys
 import threading
 import time
@@ -35,13 +36,12 @@ from workbench.bench.arguments import (
 )
 from workbench.bench.base import BenchBase
 from workbench.bench.recipe import Prepared, Recipe
-from workbench.bench.study import Study, begin, go_on, of_name
+from workbench.bench.study import Study, asked_before, begin, go_on, of_name
 from workbench.bench.study_arguments import (
-    budget_of,
     checked_compare,
-    checked_count,
     checked_limits,
     checked_name,
+    few_trials,
     hash_of,
     monitor_of,
     recorded_base,
@@ -99,6 +99,7 @@ from workbench.task.protocol import Task
 from workbench.task.state.of_task import copy_state
 from workbench.task.supervised import MakeOptimizer, Supervised
 from workbench.trackers.listener import tracker_listeners
+from workbench.tuners.study.budget import budget_of, checked_count
 from workbench.tuners.study.sampler import refuse_unfit as refuse_unfit_sampler
 from workbench.values import shown, with_values
 
@@ -555,6 +556,14 @@ class Workbench(TrialBench):
         count = checked_count(workers, "workers", "study", least=0)
         epochs_or_updates = recorded_length(chosen)
         length = length_of(self, chosen)
+
+        def rungs(fits: float) -> tuple[float, ...]:
+            if method is not None:
+                return (1.0,)
+            return rungs_of(length.updates, length.check, {"fits": fits})
+
+        if fits is not None and (doubt := few_trials(searched, fits, rungs, pairs, comparing)):
+            warnings.warn(doubt, stacklevel=2)
         head = StudyHead(
             name=checked_name(name),
             monitor=metric,
@@ -562,7 +571,7 @@ class Workbench(TrialBench):
             budget=budgeted,
             space=searched.to_record(),
             length=epochs_or_updates,
-            rungs=rungs_of(length.updates, length.check, budgeted) if method is None else (1.0,),
+            rungs=rungs(budgeted.get("fits", math.inf)),
             base=recorded_base(chosen, built),
             seeds=pairs,
             compare=comparing,
@@ -576,12 +585,15 @@ class Workbench(TrialBench):
             created=time.time(),
         )
         same, differs = of_name(self.root, head) if name else (None, "")
+        alike = "" if name else asked_before(self.root, head)
         if same is not None:
             return self._follow(go_on(Study(same, count, devices_of(chosen, count)), budgeted))
         study = begin(self, self._site, head, values, overrides, count, method)
         study._notes = tuple(message.text for message in self._export_notes())
         if differs:
             warnings.warn(f"{differs}: this is a new study, {study.id}.", stacklevel=2)
+        if alike:
+            warnings.warn(f"{alike} {study.id} is a new study.", stacklevel=2)
         named = {
             "space": space,
             "budget": budget,

@@ -42,6 +42,7 @@ from workbench.runs.printable import printable
 from workbench.runs.record.lines import LONGEST, Budget, whole_lines
 from workbench.runs.record.sequence import stream
 from workbench.settings import Settings, SettingsError
+from workbench.units import fit_length
 from workbench.values import NOT_HELD, from_record, is_held, value_text, with_values
 
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
@@ -198,12 +199,15 @@ class TrialPlace(NamedTuple):
     """0 for the trial itself; its repetitions have other seeds."""
     rung: int
     """How far it trains: 0 is the shortest length."""
+    length: float = 0.0
+    """That length, as a share of a whole fit; 0: its record does not say."""
 
     def __str__(self) -> str:
-        """In a line: "0003-study trial 7, seed 0, rung 1"."""
+        """In a line: "0003-study trial 7, seed 0, 1/3 fit"."""
         if not self.trial:
             return f"{self.study} search"
-        return f"{self.study} trial {self.trial}, seed {self.seed}, rung {self.rung}"
+        length = f", {fit_length(self.length)} fit" if self.length else ""
+        return f"{self.study} trial {self.trial}, seed {self.seed}{length}"
 
 
 def study_text(header: Mapping[str, Any]) -> str:
@@ -222,7 +226,9 @@ def trial_place(header: Mapping[str, Any]) -> TrialPlace | None:
     trial, seed, rung = (_count(entry.get(name)) for name in ("trial", "seed", "rung"))
     if trial is None or seed is None or rung is None:
         return None
-    return TrialPlace(printable(entry["id"]), trial, seed, rung)
+    share = entry.get("length")
+    length = share if isinstance(share, int | float) and 1e-4 <= share <= 1 else 0.0
+    return TrialPlace(printable(entry["id"]), trial, seed, rung, length)
 
 
 def _count(value: object) -> int | None:

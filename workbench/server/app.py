@@ -14,6 +14,7 @@ from traitlets import Int, List, TraitError, Unicode, validate
 from workbench.server import http, sockets
 from workbench.server.details import Details
 from workbench.server.roots import why_no_runs
+from workbench.server.studies import Studies
 from workbench.server.watcher import Watcher
 
 _log = logging.getLogger("workbench.server")
@@ -68,7 +69,10 @@ class WorkbenchServer(ExtensionApp):
             ),
         }
         self.settings.update(
-            self.threads, workbench_watcher=self.watcher, workbench_details=Details()
+            self.threads,
+            workbench_watcher=self.watcher,
+            workbench_details=Details(),
+            workbench_studies=Studies(),
         )
 
     def initialize_handlers(self) -> None:

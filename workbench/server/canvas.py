@@ -1,5 +1,5 @@
 """Draws runs for a page, in the messages of the notebook's canvas (`workbench.ui.canvas`): one
-run, or several over one another.
+run, several over one another, or a study.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ import struct
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from workbench.events import Event, RunEnded
+from workbench.launch.study.followed import FollowedStudy
 from workbench.runs import read
 from workbench.runs.record.follow import Tail
 from workbench.runs.record.stream import joined
 from workbench.server.rows import Entry
+from workbench.server.studies import LIMITS
 from workbench.ui.canvas.model import CanvasModel
 from workbench.ui.canvas.runs.run_brief import LiveRunBrief
+from workbench.ui.canvas.study.calls import STEERS, call_of
+from workbench.ui.canvas.study.described import Describer, pause_after
 from workbench.ui.canvas.transport.messages import Packet
 
 COMPARED = range(2, 6)
@@ -143,6 +148,43 @@ class ComparisonCanvas(Canvas):
         self._model.curves.over_one_another(self._model.outbox, briefs)
         self._reading = any(run.reading for _, run in self._runs)
         self.over = not self._reading and all(brief.status in read.OVER for brief in briefs)
+
+
+class StudyCanvas(Canvas):
+    """A study, drawn as its folder changes, and steered by its buttons."""
+
+    def __init__(self, path: Path) -> None:
+        """OSError or ValueError: it cannot be read."""
+        super().__init__()
+        self._study = FollowedStudy(path, LIMITS)
+        self._describer = Describer(self._study, STEERS)
+        self._due = 0.0
+
+    def call(self, code: str) -> None:
+        """Carry out the line of a button. ValueError, TypeError or SettingsError: it is no line
+        that a server can carry out, or the study refuses it.
+        """
+        method, arguments, named = call_of(code, STEERS)
+        getattr(self._study, method)(*arguments, **named)
+        with self._lock:
+            self._model.outbox.put("code", code)
+            self._due = 0.0
+
+    def _fold(self) -> None:
+        if time.monotonic() < self._due:
+            return
+        begin = time.thread_time()
+        status = ""
+        try:
+            values = self._describer.present()
+        except (OSError, ValueError) as error:  # deleted, or unreadable: what was drawn stays
+            self.over = not self._study.path.is_dir()
+            read.name_unreadable(self._study.path, error)
+        else:
+            status = values["study_now"]["status"]
+            for name, value in values.items():
+                self._model.outbox.put(name, value)
+        self._due = time.monotonic() + pause_after(time.thread_time() - begin, status)
 
 
 def framed(packet: Packet) -> bytes:

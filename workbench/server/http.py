@@ -1,5 +1,5 @@
-"""Answers HTTP requests: pages of the list of runs, one run, commands to it, templates and the
-bundle of the plots.
+"""Answers HTTP requests: pages of the list of runs, one run, commands to it, studies, templates and
+the bundle of the plots.
 
 Each address asks Jupyter whether the user is known and may do it. Records are read in threads.
 """
@@ -25,6 +25,7 @@ from workbench.server.commands import send
 from workbench.server.details import Details, output
 from workbench.server.errors import ConflictError, NotFoundError, StaleError
 from workbench.server.query import Query, whole
+from workbench.server.studies import Studies
 from workbench.server.watcher import Watcher
 from workbench.settings import SettingsError
 from workbench.values import shown
@@ -138,6 +139,17 @@ class Runs(Handler):
     async def get(self) -> None:
         """Answer with the rows that the query asks for."""
         await self.answer(lambda: self.watcher.page(Query.of(self.arguments())))
+
+
+class StudyList(Handler):
+    """The list of studies."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with the newest studies of all roots."""
+        studies: Studies = self.settings["workbench_studies"]
+        await self.answer(lambda: studies.page(self.watcher.roots().values()))
 
 
 class OneRun(Handler):
@@ -268,6 +280,7 @@ class Bundle(AuthenticatedFileHandler):
 _RUN = r"workbench/api/runs/([^/]+)/([^/]+)"
 ROUTES = [
     (r"workbench/api/runs", Runs),
+    (r"workbench/api/studies", StudyList),
     (_RUN, OneRun),
     (_RUN + "/commands", Commands),
     (_RUN + "/output", Output),

@@ -1,4 +1,4 @@
-"""Defines the two websockets: what happens to runs, and the canvas of a run."""
+"""Defines the two websockets: what happens to runs, and the canvas of a run or a study."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from jupyter_core.utils import ensure_async
@@ -16,10 +17,19 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from workbench.server.canvas import COMPARED, Canvas, ComparisonCanvas, RunCanvas, change_of
+from workbench.server.canvas import (
+    COMPARED,
+    Canvas,
+    ComparisonCanvas,
+    RunCanvas,
+    StudyCanvas,
+    change_of,
+)
 from workbench.server.commands import send
 from workbench.server.errors import ConflictError, NotFoundError
 from workbench.server.http import COMMANDS, RESOURCE, THREADS
+from workbench.server.rows import Entry
+from workbench.server.studies import find
 from workbench.server.watcher import Watcher
 from workbench.settings import SettingsError
 from workbench.ui import texts
@@ -164,16 +174,24 @@ class Events(Socket):
 
 
 class CanvasSocket(Socket):
-    """Draws a run, or several over one another; takes what `model.send` of the canvas sends."""
+    """Draws a run, several over one another, or a study; takes what `model.send` of the canvas
+    sends.
+    """
 
     async def prepared(self) -> None:
-        """Find the runs that the address names, before the socket opens."""
+        """Find what the address names, before the socket opens."""
         self._woken, self._closed = asyncio.Event(), False
+        self._entries: list[Entry] = []
         try:
-            names = _names(self.request.query_arguments)
-            self._entries = await self.in_thread(
-                lambda: [self.watcher.find(*name) for name in names]
-            )
+            arguments = _texts(self.request.query_arguments)
+            if "study" in arguments:
+                key, id = _study(arguments)
+                self._canvas: Canvas = await self.in_thread(lambda: self._of_study(key, id))
+            else:
+                names = _names(arguments)
+                self._entries = await self.in_thread(
+                    lambda: [self.watcher.find(*name) for name in names]
+                )
         except NotFoundError as error:
             raise web.HTTPError(404, "%s", error) from None
         except (ValueError, OSError) as error:
@@ -181,10 +199,10 @@ class CanvasSocket(Socket):
 
     async def open(self, *_: str) -> None:
         super().open()
-        entry = self._entries[0] if len(self._entries) == 1 else None
-        self._canvas: Canvas = (
-            ComparisonCanvas(self._entries) if entry is None else RunCanvas(entry)
-        )
+        if len(self._entries) == 1:
+            self._canvas = RunCanvas(self._entries[0])
+        elif self._entries:
+            self._canvas = ComparisonCanvas(self._entries)
         self._writer = asyncio.create_task(self.until_closed(self._draw()))
 
     def on_close(self) -> None:
@@ -202,7 +220,8 @@ class CanvasSocket(Socket):
                 await self.in_thread(self._canvas.everything)
             case {"type": "ask", **asked}:
                 refusal = await self._asked({str(name): value for name, value in asked.items()})
-                if refusal:
+                # a study's view forgets why its last line was refused
+                if refusal or isinstance(self._canvas, StudyCanvas):
                     await self.write_message(json.dumps({"type": "refused", "text": refusal}))
             case _:
                 await self.write_message(
@@ -220,15 +239,15 @@ class CanvasSocket(Socket):
         try:
             if await self.in_thread(lambda: self._canvas.look(message)):
                 return ""
-            command = change_of(message)
-            if command is None or len(self._entries) > 1:
+            work = self._work(message)
+            if work is None:
                 return texts.not_of_attached(message)
             if not await self.may("write"):
                 return (
                     "You may look at runs here, and not change them: the server's authorizer"
                     " says so."
                 )
-            await self.in_thread(lambda: self._send(command), COMMANDS)
+            await self.in_thread(work, COMMANDS)
         except (
             ConflictError,
             NotFoundError,
@@ -239,6 +258,20 @@ class CanvasSocket(Socket):
         ) as error:
             return str(error)
         return ""
+
+    def _work(self, message: dict[str, Any]) -> Callable[[], None] | None:
+        """What carries out a message; None: another process cannot do that."""
+        canvas = self._canvas
+        if isinstance(canvas, StudyCanvas):
+            match message:
+                case {"what": "study", "code": str(code)}:
+                    return partial(canvas.call, code)
+            return None
+        command = change_of(message)
+        return None if command is None or len(self._entries) > 1 else partial(self._send, command)
+
+    def _of_study(self, key: str, id: str) -> StudyCanvas:
+        return StudyCanvas(find(self.watcher.roots().get(key), key, id))
 
     def _send(self, command: dict[str, Any]) -> None:
         key, id = self._entries[0].key
@@ -259,22 +292,33 @@ class CanvasSocket(Socket):
             idle = min(_IDLE, 1.5 * idle)
 
 
-def _names(arguments: Mapping[str, list[bytes]]) -> list[tuple[str, str]]:
-    """Return the keys and ids in the address of a canvas. ValueError: it names neither one run
-    nor several to compare.
-    """
-    values_by_name = {
+def _texts(arguments: Mapping[str, list[bytes]]) -> dict[str, list[str]]:
+    return {
         name: [value.decode(errors="replace") for value in values]
         for name, values in arguments.items()
     }
-    compared, roots, runs = (values_by_name.get(name, []) for name in ("compare", "root", "run"))
+
+
+def _study(arguments: Mapping[str, list[str]]) -> tuple[str, str]:
+    """Return the key and the id in the address of a study's canvas. ValueError: it names more."""
+    roots, ids = arguments.get("root", []), arguments["study"]
+    if len(roots) == len(ids) == 1 and not {"run", "compare"} & {*arguments}:
+        return roots[0], ids[0]
+    raise ValueError("Give root=KEY&study=ID of one study.")
+
+
+def _names(arguments: Mapping[str, list[str]]) -> list[tuple[str, str]]:
+    """Return the keys and ids in the address of a canvas. ValueError: it names neither one run
+    nor several to compare.
+    """
+    compared, roots, runs = (arguments.get(name, []) for name in ("compare", "root", "run"))
     if len(roots) == len(runs) == 1 and not compared:
         return [(roots[0], runs[0])]
     pairs = [tuple(pair.split("/", 1)) for pair in compared]
     if roots or runs or len(pairs) not in COMPARED or any(len(pair) != 2 for pair in pairs):
         raise ValueError(
-            f"Give root=KEY&run=ID, or compare=KEY/ID of {COMPARED.start} to {COMPARED.stop - 1}"
-            " runs."
+            "Give root=KEY&run=ID, root=KEY&study=ID, or compare=KEY/ID of"
+            f" {COMPARED.start} to {COMPARED.stop - 1} runs."
         )
     return [(pair[0], pair[1]) for pair in pairs]
 

@@ -17,7 +17,7 @@ from workbench.runs.read import name_unreadable, run_folders
 from workbench.server.errors import NotFoundError
 from workbench.server.index import Index, Key
 from workbench.server.query import Query
-from workbench.server.roots import find_roots, is_readable
+from workbench.server.roots import Root, find_roots, is_readable
 from workbench.server.rows import Entry, cells, row
 from workbench.values import shown
 
@@ -136,6 +136,12 @@ class Watcher:
             "roots": roots,
             "reading": reading,
         }
+
+    def roots(self) -> dict[str, Root]:
+        """The roots that are read, by key."""
+        with self._changed:
+            self._look_now()
+            return dict(self._index.roots)
 
     def find(self, key: str, id: str) -> Entry:
         """The present state of the run with these names. ValueError: the id is impossible;

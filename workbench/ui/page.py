@@ -13,6 +13,7 @@ import hashlib
 import html
 import json
 import re
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,12 +26,12 @@ from workbench.runs.folder.files import write_whole
 from workbench.runs.printable import printable
 from workbench.runs.record.stream import joined, recorded
 from workbench.runs.run import Run
-from workbench.runs.tables.brief import RunBrief
 from workbench.runs.tables.render import html_table
 from workbench.runs.tables.report import record_data
 from workbench.settings import setting_text
 from workbench.ui import format, texts
 from workbench.ui.canvas.model import CanvasModel
+from workbench.ui.canvas.study.described import Describer, Study
 from workbench.ui.front_end import text_of
 from workbench.units import counted, duration, number
 
@@ -66,22 +67,35 @@ def write_run(file: Path, run: Run, *, force: bool = False) -> Path:
     return _write(file, run.id, _head(run), model, tab, _tables(run.folder))
 
 
-def write_comparison(file: Path, title: str, head: str, folders: Sequence[Path]) -> Path:
-    """Write these fits over one another into this file. head: HTML that stands above them.
-    ExportError: the file exists, and is not one of ours.
+def write_study(file: Path, study: Study, rows: Sequence[Sequence[str]]) -> Path:
+    """Write the view of a study into this file, without what steers it. rows: its table of trials,
+    the first one is the head. ExportError: the file exists, and is not one of ours.
     """
     _check_ours(file)
     model = CanvasModel()
-    model.outbox.put("followed", True)
-    briefs = []
-    for folder in folders:
-        try:
-            briefs.append(RunBrief.read(folder))
-        except (OSError, ValueError) as error:
-            read.name_unreadable(folder, error)
-    if briefs:
-        model.curves.over_one_another(model.outbox, briefs)
-    return _write(file, title, head, model, "runs" if briefs else "", "")
+    describer = Describer(study, calls=())
+    while True:
+        for name, value in describer.present().items():
+            model.outbox.put(name, value)
+        if not describer.reading:
+            break
+    record = study.record
+    searched = {name for trial in record.trials for name in trial.values}
+    fixed = {name: value for name, value in record.head.base.items() if name not in searched}
+    base = [[name, setting_text.recorded(name, value)] for name, value in fixed.items()]
+    facts = [*_plain(record.head.length), *_plain(record.head.versions)]
+    head, *trials = rows
+    tables = [
+        _table(texts.OF_ALL_TRIALS, ["", texts.VALUE], base),
+        _table(texts.LENGTH_AND_VERSIONS, ["", ""], facts),
+    ]
+    now = texts.as_of(time.strftime("%Y-%m-%d %H:%M"))
+    title = f"<h1>{_escaped(study.id)}</h1><p class='wb-page-facts'>{_escaped(now)}</p>"
+    below = (
+        f"<div class='wb-page-tables'>{''.join(tables)}</div>"
+        f"<details><summary>{texts.TRIALS_AND_RUNS}</summary>{_table('', head, trials)}</details>"
+    )
+    return _write(file, study.id, title, model, "", below, subject="study")
 
 
 def _events(folder: Path) -> Iterator[Event]:
@@ -178,7 +192,15 @@ def _check_ours(file: Path) -> None:
         raise ExportError(texts.not_ours(file))
 
 
-def _write(file: Path, title: str, head: str, model: CanvasModel, tab: str, tables: str) -> Path:
+def _write(
+    file: Path,
+    title: str,
+    head: str,
+    model: CanvasModel,
+    tab: str,
+    tables: str,
+    subject: str = "bench",
+) -> Path:
     model.outbox.put("still", True)
     model.look({"what": "drawer", "tab": tab})
     model.outbox.hold(())  # each tab has what it draws
@@ -191,7 +213,9 @@ def _write(file: Path, title: str, head: str, model: CanvasModel, tab: str, tabl
     code = f"\n{script[: names.start()]}\n{alias[1]}();\n"
     if "</script" in code.lower():
         raise ValueError(texts.TAG_IN_BUNDLE)
-    data = json.dumps({"tab": tab, "packets": [*_packets(model)]}, allow_nan=False)
+    data = json.dumps(
+        {"tab": tab, "subject": subject, "packets": [*_packets(model)]}, allow_nan=False
+    )
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"

@@ -131,6 +131,10 @@ def no_such_study(study: str) -> str:
     return f"this bench has no study {study}"
 
 
+def as_of(moment: str) -> str:
+    return f"as it was at {moment}"
+
+
 def time_left(duration: str) -> str:
     return f"{duration} left"
 
@@ -490,6 +494,8 @@ def not_training(job: str) -> str:
 # -- a run as an HTML file
 
 RESULTS, CHOSEN_SETTINGS, ALL_SETTINGS = "Results", "Chosen settings", "All settings"
+TRIALS_AND_RUNS, OF_ALL_TRIALS = "All trials with their runs", "Settings of all trials"
+LENGTH_AND_VERSIONS = "Length and versions"
 LIVE_CHANGES, MODEL_AND_VERSIONS = "Changed while it trained", "Model and versions"
 LAST, BEST, VALUE, UPDATE, SETTING = "last", "best", "value", "update", "setting"
 TAG_IN_BUNDLE = "live.js has a tag in it that would end its script element."

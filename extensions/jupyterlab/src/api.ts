@@ -2,7 +2,7 @@
 
 import { URLExt } from "@jupyterlab/coreutils";
 import { ServerConnection } from "@jupyterlab/services";
-import type { Annotations, CommandType, Details, Output, Page, Query, Ref, Row, Template } from "./messages";
+import type { Annotations, CommandType, Details, Output, Page, Query, Ref, Row, StudyPage, Template } from "./messages";
 import type { Texts } from "./texts";
 
 const ROOT = "workbench/";
@@ -41,6 +41,10 @@ export class Api {
 
   runs(query: Query): Promise<Page> {
     return this.ask("GET", `api/runs?${queryText(query)}`);
+  }
+
+  studies(): Promise<StudyPage> {
+    return this.ask("GET", "api/studies");
   }
 
   run(ref: Ref): Promise<Details> {

@@ -6,6 +6,39 @@ export interface Ref {
   run: string;
 }
 
+/** Which study: the key of its root, and its id there. */
+export interface StudyRef {
+  root: string;
+  study: string;
+}
+
+/** A study in a list, in words to be shown as they are. */
+export interface StudyRow extends StudyRef {
+  /** "running", "paused", "ended", "no worker" or "unreadable". */
+  status: string;
+  monitor: string;
+  /** The best value so far, or "". */
+  best: string;
+  trials: number;
+  /** What it has spent of its budget. */
+  spent: string;
+  budget: string;
+  /** From 0 to 1. */
+  progress: number;
+  /** Seconds since 1970. */
+  created: number;
+  /** Why it cannot be read, or "". */
+  error: string;
+}
+
+export interface StudyPage {
+  studies: StudyRow[];
+  /** How many older ones are not listed. */
+  more: number;
+  /** Not all are read yet: whoever asks again has more. */
+  reading: boolean;
+}
+
 /** A run in a list, in words to be shown as they are. */
 export interface Row extends Ref {
   /** "fit", "find_lr", … */

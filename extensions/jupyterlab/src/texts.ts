@@ -62,12 +62,23 @@ export function textsOf(trans: TranslationBundle) {
     pinned: trans.__("pinned"),
     tagsOf: (tags: string[]) => trans.__("tags: %1", tags.join(", ")),
 
+    studies: (n: number) => trans._n("%1 study", "%1 studies", n, n),
+    moreStudies: (n: number) => trans._n("Show %1 more study", "Show %1 more studies", n, n),
+    openStudy: trans.__("Open the view of this study"),
+    studyStatus: {
+      running: trans.__("running"), paused: trans.__("paused"), ended: trans.__("ended"), "no worker": trans.__("no worker"),
+      unreadable: trans.__("cannot be read"),
+    } as Record<string, string>,
+    studySpent: (spent: string, budget: string) => trans.__("%1 of %2", spent, budget),
+    trials: (n: number) => trans._n("%1 trial", "%1 trials", n, n),
+
     actions: trans.__("What to do with the selected runs"),
     moreActions: trans.__("More"),
 
     commands: {
       show: trans.__("Show the Runs panel"),
       open: trans.__("Open"),
+      openStudy: trans.__("Open a study"),
       compare: trans.__("Compare"),
       stop: trans.__("Stop…"),
       pause: trans.__("Pause"),

@@ -1,8 +1,9 @@
-// Draws a run in a page without a kernel and without a server: all messages lie in the page (workbench/ui/page.py).
+// Draws a run or a study in a page without a kernel and without a server: all messages lie in the page (workbench/ui/page.py).
 
 import type { AnyModel } from "./data/anywidget";
 import type { Draw } from "./data/messages";
 import { Store } from "./data/store";
+import { showStudy } from "./study/show";
 import { show } from "./view";
 
 interface Packet {
@@ -15,12 +16,16 @@ interface Data {
   packets: Packet[];
   /** The tab of the drawer that is open at first. */
   tab: string;
+  /** What the page is of. */
+  subject: "bench" | "study";
 }
 
-/** Draw the run of this page: its data lies in the element "data", and it is drawn in "run". */
+/** Draw the run, or the study, of this page: its data lies in the element "data", and it is drawn in "run". */
 export function showStill(): void {
   const data = JSON.parse(document.getElementById("data")!.textContent) as Data;
-  show(new Store(new StillModel(data)), document.getElementById("run")!);
+  const [store, place] = [new Store(new StillModel(data)), document.getElementById("run")!];
+  if (data.subject === "study") showStudy(store, place);
+  else show(store, place);
 }
 
 /** To the canvas this is a widget's model. It sends all that it has when it is asked; what else is asked for is nobody's to do. */

@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, expect
 
+from tests.browser.faces import LAB
 from tests.browser.lab import Lab
 
 pytestmark = pytest.mark.browser
@@ -60,6 +61,8 @@ def test_a_study_is_followed_and_steered(lab: Lab) -> None:
     expect(upper).to_have_attribute("aria-valuenow", "0.025")
 
     on_the_stage(lab)
+    if lab.server.face is LAB:
+        in_a_pane(lab)
     lab.scroll_to(STUDY)
     view.locator(".wb-study-head").get_by_role("button", name="Stop").click()
     expect(view.locator(".wb-study-state")).to_contain_text("ended")
@@ -104,6 +107,37 @@ def by_mouse(lab: Lab, view: Locator) -> None:
     expect(narrowed).to_contain_text("width=[16, 32])")
     view.get_by_role("button", name="Undo").click()
     expect(narrowed).to_be_hidden()
+
+
+def in_a_pane(lab: Lab) -> None:
+    """JupyterLab lists it, and opens its view, which needs no kernel."""
+    side = lab.page.locator("#tuning-workbench-runs")
+    lab.page.locator('.jp-SideBar [data-id="tuning-workbench-runs"]').click()
+    listed = side.locator(".wb-side-study").first
+    expect(listed).to_contain_text("0001-study")
+    expect(listed).to_contain_text("running")
+    expect(listed).to_contain_text("of 44 fits")
+    assert lab.violations("#tuning-workbench-runs") == []
+    listed.click()
+    pane = lab.page.locator(".wb-pane:visible")
+    plots_come(pane)
+    expect(pane.locator(".wb-live")).to_have_count(1)
+    expect(pane.get_by_role("button", name="Export")).to_have_count(0)
+    pane.locator(".wb-study-head").get_by_role("button", name="+ 4 fits").click()
+    expect(pane.locator(".wb-study-spent")).to_contain_text("of 48 fits")
+    expect(pane.locator(".wb-code")).to_contain_text("study.more(4)")
+    box = pane.get_by_label("Value of lr in the trial to add")
+    box.fill("nothing")
+    box.press("Enter")
+    refused = pane.get_by_text("give a number")
+    expect(refused).to_be_visible()
+    box.fill("")
+    lab.settle()
+    lab.screenshot("study-pane")
+    assert lab.violations(".wb-pane") == []
+    lab.page.evaluate("() => jupyterapp.commands.execute('application:close')")
+    expect(pane).to_have_count(0)
+    lab.page.locator('.jp-SideBar [data-id="tuning-workbench-runs"]').click()
 
 
 def on_the_stage(lab: Lab) -> None:

@@ -365,7 +365,7 @@ bench"""
 
 def test_runs_of_a_study_say_their_place_in_it(lab: Lab) -> None:
     for trial in (1, 2):
-        place = {"id": "0003-study", "trial": trial, "seed": 0, "rung": 1}
+        place = {"id": "0003-study", "trial": trial, "seed": 0, "rung": 1, "length": 1 / 3}
         record = Record(lab.folder / ".workbench", f"000{trial}-fit", study=place)
         record.steps(40).checked(0.5).ended(val_loss=0.5)
     lab.open_notebook([SMALL], name="runs.ipynb")
@@ -374,6 +374,6 @@ def test_runs_of_a_study_say_their_place_in_it(lab: Lab) -> None:
     lab.tab(panel, "Runs")
     rows = panel.locator(".wb-runs tbody tr")
     expect(rows).to_have_count(2)
-    expect(rows.first).to_contain_text("0003-study trial 2, seed 0, rung 1")
+    expect(rows.first).to_contain_text("0003-study trial 2, seed 0, 1/3 fit")
     panel.get_by_label("Filter runs").fill("trial 1,")
     expect(rows).to_have_count(1)

@@ -205,7 +205,7 @@ def test_the_list_by_keyboard_alone(lab: Lab, panel: Panel) -> None:
         Record(root, f"000{at}-fit", settings={"lr": lr}, created=1767225600.0 + at).steps(
             20
         ).checked(value).ended(val_loss=value)
-    place = {"id": "0001-study", "trial": 3, "seed": 0, "rung": 1}
+    place = {"id": "0001-study", "trial": 3, "seed": 0, "rung": 1, "length": 1 / 3}
     Record(root, "0004-fit", created=1767225605.0, study=place).steps(2).ended(
         "failed", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x3 and 4x1)"
     )
@@ -220,7 +220,7 @@ def test_the_list_by_keyboard_alone(lab: Lab, panel: Panel) -> None:
     panel.open().shows("0004-fit", "0003-fit", "0002-fit", "0001-fit")
     page = lab.page
     expect(panel.row("0004-fit")).to_contain_text("mat1 and mat2")
-    expect(panel.row("0004-fit")).to_contain_text("0001-study trial 3, seed 0, rung 1")
+    expect(panel.row("0004-fit")).to_contain_text("0001-study trial 3, seed 0, 1/3 fit")
     expect(panel.row("0001-fit")).to_contain_text("wide net")
     expect(panel.row("0001-fit")).to_contain_text("baseline")
 

@@ -82,15 +82,15 @@ def test_a_sparkline_has_a_bar_a_value() -> None:
 
 
 def test_it_names_the_place_of_a_run_in_its_study(tmp_path: Path) -> None:
-    place = {"id": "0003-study", "trial": 7, "seed": 1, "rung": 2}
+    place = {"id": "0003-study", "trial": 7, "seed": 1, "rung": 2, "length": 1.0}
     recorded(tmp_path, events(20), study=place)
     recorded(tmp_path, events(20, id="0002-fit"), "0002-fit", study={**place, "trial": "all"})
     runs = RunList.of(tmp_path)
     head, first, second = repr(runs).splitlines()
     assert "study" in head.split()
-    assert first.rstrip().endswith("0003-study trial 7, seed 1, rung 2")
+    assert first.rstrip().endswith("0003-study trial 7, seed 1, whole fit")
     assert "0003-study" not in second
-    assert "0003-study trial 7, seed 1, rung 2" in runs._repr_html_()
+    assert "0003-study trial 7, seed 1, whole fit" in runs._repr_html_()
     assert "study" not in repr(runs[1:]).splitlines()[0].split()
     search = recorded(
         tmp_path, events(20), "0003-find_lr", kind="find_lr", study={**place, "trial": 0}

@@ -4,9 +4,7 @@ outlive the process that starts them.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,14 +13,10 @@ from pathlib import Path
 import torch
 
 from workbench.launch import select_launcher
-from workbench.runs.folder.files import Folder, append_to, make_folder
-from workbench.runs.folder.ids import is_id
+from workbench.launch.study.logs import LOGS
+from workbench.runs.folder.files import append_to, make_folder
 from workbench.settings import Settings, SettingsError
 
-_LOGS = "logs"
-"""The folder in a study with what its workers on this machine have printed."""
-_MOST_LOGS = 1000
-"""The most of them that are looked at."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Variables by which a process would take itself for one of several ranks."""
@@ -62,7 +56,7 @@ def start(
     environment |= {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "workbench", "study", "work", study.name]
     command += ["--root", str(study.parents[1]), *(["--trust"] if trust else [])]
-    folder = make_folder(study / _LOGS)
+    folder = make_folder(study / LOGS)
     processes = {}
     for name, device in zip(names, devices, strict=True):
         with os.fdopen(append_to(folder / f"{name}.log"), "ab") as output:
@@ -75,31 +69,3 @@ def start(
                 start_new_session=True,
             )
     return processes
-
-
-def last_words(study: Path, most: int = 2000) -> tuple[str, str]:
-    """The worker on this machine that has printed last, and the end of what it has printed;
-    ("", ""): there was none.
-    """
-    last = 0.0, "", b""
-    with contextlib.suppress(OSError), Folder.opened(study / _LOGS) as folder:
-        for file in folder.names(_MOST_LOGS):
-            name = file.removesuffix(".log")
-            if not is_id(name):  # the folder may be a stranger's
-                continue
-            with contextlib.suppress(OSError, ValueError), folder.path_of(file) as path:
-                state = path.stat()
-                if state.st_mtime > last[0]:
-                    with path.open("rb") as log:
-                        log.seek(max(0, state.st_size - most))
-                        last = state.st_mtime, name, log.read(most)
-    return last[1], last[2].decode(errors="replace").strip()
-
-
-def how_ended(code: int) -> str:
-    """How a worker's process with this exit code has ended, in words."""
-    if code >= 0:
-        return f"exit code {code}"
-    name = signal.strsignal(-code) or f"signal {-code}"
-    memory = ": the system kills a process where memory is short" if code == -9 else ""
-    return f"{name}{memory}"

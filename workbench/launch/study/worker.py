@@ -51,7 +51,7 @@ from workbench.runs.study.record import (
 from workbench.runs.study.tidy import remove_weights
 from workbench.runs.study.write import Claim, add_trial, change, claim, take_over
 from workbench.tracebacks import user_line
-from workbench.tuners.study.plan import Action, Ended, NewTrial, Train, Wait, plan
+from workbench.tuners.study.plan import Ended, NewTrial, Train, Wait, plan_now
 
 _SEARCHES = "searches{}.json"
 """The file that says which worker runs the searches before the first trial: after a dead one, the
@@ -404,11 +404,6 @@ def _lives_before(study: Path, name: str) -> list[Any]:
     except (OSError, ValueError):
         return []
     return lives[-(MOST_LIVES - 1) :] if isinstance(lives, list) else []
-
-
-def plan_now(record: StudyRecord) -> Action:
-    """What a free worker would do at this moment."""
-    return plan(record, elapsed=time.time() - record.head.created)
 
 
 def new_name() -> str:

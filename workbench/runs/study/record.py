@@ -37,8 +37,6 @@ ChangeKind = Literal[
 LARGEST = 1 << 18
 """The most bytes of one file; the workbench writes a few hundred."""
 LARGEST_HEAD = 1 << 22
-_BYTES = 1 << 27
-"""The most bytes that one reading takes from all files together."""
 MOST, _PIECES = 20_000, 10_000
 """The most trials of a study, and changes, and the most files of a trial, that are read."""
 LONGEST = 10_000
@@ -62,6 +60,22 @@ _GRACE = 30.0
 _NEVER = (math.inf, math.inf)
 _MUST = object()
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is read of a study, whose folder may come from a stranger."""
+
+    size: int = 1 << 27
+    """The most bytes of all files together; what is beyond is left out, and named."""
+    trials: int = MOST
+    """The most trials; a study with more is not read."""
+    seconds: float = math.inf
+    """How long one reading may take."""
+
+
+LIMITS = Limits()
+"""Those of a process that works on studies of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,16 +298,23 @@ class StudyRecord:
     """By number, when the folders of trials without problems were listed."""
 
     @classmethod
-    def read(cls, path: str | Path, before: StudyRecord | None = None) -> StudyRecord:
-        """Read a study's folder. OSError or ValueError: it has no readable `study.json`, or a
-        folder in it has more files than a study.
+    def read(
+        cls, path: str | Path, before: StudyRecord | None = None, limits: Limits = LIMITS
+    ) -> StudyRecord:
+        """Read a study's folder. OSError or ValueError: it has no readable `study.json`, or it is
+        larger than a study, or than `limits`.
 
         before: an earlier reading of the same folder, whose ended pieces are not read again. A
         trial of which all pieces have ended is not listed again until its folder changes.
         """
         path = Path(path)
-        reader = _Reader(path, before)
+        reader = _Reader(path, before, limits)
         return reader.record()
+
+    @property
+    def pieces(self) -> list[tuple[TrialRecord, PieceRecord]]:
+        """All pieces, each with its trial."""
+        return [(trial, piece) for trial in self.trials for piece in trial.pieces]
 
     @property
     def last_rung(self) -> int:
@@ -426,6 +447,15 @@ class StudyRecord:
         """The trial of the bench's own settings."""
         return next((trial for trial in self.trials if trial.origin == "baseline"), None)
 
+    def values_of(self, trial: TrialRecord, end: PieceEnd | None = None) -> dict[str, Any]:
+        """The values of a trial, the bench's own where a user gave none. end: see
+        `TrialRecord.absolute`.
+        """
+        first = self.baseline
+        if trial.origin != "by hand" or first is None:
+            return trial.absolute(end)
+        return {**first.values, **trial.absolute(end)}
+
     def score(self, value: float | None) -> float:
         """A value as a number of which lower is better; infinite where there is none."""
         if value is None:
@@ -498,9 +528,10 @@ def _lived(lives: Iterator[tuple[float, float]], moments: Iterable[float]) -> It
 class _Reader:
     """Reads one folder within its budget of bytes."""
 
-    def __init__(self, path: Path, before: StudyRecord | None) -> None:
-        self._path = path
-        self._bytes_left = _BYTES
+    def __init__(self, path: Path, before: StudyRecord | None, limits: Limits) -> None:
+        self._path, self._limits = path, limits
+        self._bytes_left = limits.size
+        self._until = time.monotonic() + limits.seconds
         self._problems: list[str] = []
         self._unread = 0
         self._rungs, self._compare = 0, ""
@@ -550,6 +581,10 @@ class _Reader:
                 names = None
             yield None if names is None else (folder, names)
 
+    def _check_time(self) -> None:
+        if time.monotonic() > self._until:
+            raise TimeoutError(f"reading it takes more than {self._limits.seconds:g} s")
+
     def _left_out(self, name: object, why: object) -> None:
         self._omissions += 1
         if len(self._problems) < 100:
@@ -557,9 +592,10 @@ class _Reader:
 
     def _json(self, folder: Folder, name: str, where: str) -> dict[str, Any] | None:
         """The object in a file; None where it is left out, which is noted."""
+        self._check_time()
         try:
             if self._bytes_left <= 0:
-                raise ValueError(f"the study has more than {_BYTES} bytes")
+                raise ValueError(f"the study has more than {self._limits.size} bytes")
             data = folder.read_json(name, min(LARGEST, self._bytes_left))
             if not is_plain(data):
                 raise ValueError("it has numbers that are not finite")
@@ -574,7 +610,10 @@ class _Reader:
             if opened is None:
                 return
             folder, names = opened
+            if len(names) > self._limits.trials:
+                raise ValueError(f"{TRIALS} has more than {self._limits.trials:,} trials")
             for name in names:
+                self._check_time()
                 number = number_of(name)
                 if number is None:
                     self._left_out(f"{TRIALS}/{name}", "not the number of a trial")

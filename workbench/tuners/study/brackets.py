@@ -32,7 +32,7 @@ def trains_whole(trial: TrialRecord) -> bool:
 
 def size(record: StudyRecord, rung: int) -> int:
     """How many trials of one bracket are trained up to this rung."""
-    return int(_REDUCTION ** (record.last_rung - rung))
+    return _size(record.last_rung - rung)
 
 
 def piece_cost(rungs: Sequence[float], rung: int, begins_at: int | None) -> float:
@@ -44,10 +44,31 @@ def piece_cost(rungs: Sequence[float], rung: int, begins_at: int | None) -> floa
 
 def bracket_cost(record: StudyRecord) -> float:
     """The expected cost of a whole bracket."""
+    return _bracket_cost(record.head.rungs)
+
+
+def trials_within(fits: float, rungs: Sequence[float]) -> int:
+    """About how many trials a budget of so many whole fits trains, without fresh seeds."""
+    if len(rungs) == 1:
+        return max(int(fits), 1)
+    cost = _bracket_cost(rungs)
+    whole = 2 if fits - 2 >= cost else 1
+    brackets = int(max(fits - whole, 0.0) / cost)
+    rest = fits - whole - brackets * cost
+    return whole + brackets * _size(len(rungs) - 1) + int(max(rest, 0.0))
+
+
+def _bracket_cost(rungs: Sequence[float]) -> float:
+    last = len(rungs) - 1
     return sum(
-        size(record, rung) * piece_cost(record.head.rungs, rung, rung - 1 if rung else None)
-        for rung in range(record.last_rung + 1)
+        _size(last - rung) * piece_cost(rungs, rung, rung - 1 if rung else None)
+        for rung in range(last + 1)
     )
+
+
+def _size(below: int) -> int:
+    """How many trials of a bracket are trained so many rungs below a whole fit."""
+    return int(_REDUCTION**below)
 
 
 def begun_brackets(record: StudyRecord) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from workbench.plots.chart import Array
 from workbench.plots.downsample import downsample
 from workbench.plots.studies.study import Axis1D, StudyData, TrialPoint
+from workbench.runs.folder.ids import is_id
 from workbench.runs.read import RECORD, RUNS
 from workbench.runs.run import Run
 from workbench.runs.study.record import StudyRecord, TrialRecord
@@ -26,6 +27,8 @@ _POINTS, _KEPT = 600, 300
 """The most points of a curve, and how many curves are kept, so that the end of one trial does not
 cause the runs of all others to be read again.
 """
+_LARGEST = 1 << 27
+"""The most bytes of a record that is read for a curve."""
 
 
 def study_data(record: StudyRecord, *, curves: bool = True) -> StudyData:
@@ -101,7 +104,8 @@ def _share(record: StudyRecord, trial: TrialRecord) -> float:
 
 def curve(record: StudyRecord, trial: TrialRecord) -> tuple[Array | None, Array | None]:
     """The validations of the run that trained a trial furthest with its first seed: updates, and
-    the metric at these, thinned to the points that a plot can show.
+    the metric at these, thinned to the points that a plot can show. None: it has none, or its
+    record is too large to be read for a plot.
     """
     runs = record.path.parents[1] / RUNS
     first = [piece for piece in trial.pieces if piece.seed == 0]
@@ -111,7 +115,11 @@ def curve(record: StudyRecord, trial: TrialRecord) -> tuple[Array | None, Array 
     has_ended = all(piece.end is not None for piece in first)
     read = _kept_curve if has_ended else _read_curve  # one that grows would take the others' place
     try:
+        if not is_id(ids[-1]):  # the folder may be a stranger's
+            return None, None
         stat = os.stat(runs / ids[-1] / RECORD)
+        if stat.st_size > _LARGEST:
+            return None, None
         return read(runs / ids[-1], record.head.monitor, (stat.st_mtime_ns, stat.st_size))
     except (OSError, ValueError):  # it is being written, or is broken: the table says so
         return None, None

@@ -11,6 +11,7 @@ while the budget holds another one.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from workbench.tuners.study.brackets import (
     promotion,
     trains_whole,
 )
+from workbench.tuners.study.budget import budget_text
 from workbench.tuners.study.compare import missing_seeds, views, why_untrainable
 from workbench.tuners.study.propose import all_tried, propose, propose_found
 from workbench.tuners.study.verdict import (
@@ -102,14 +104,19 @@ def plan(record: StudyRecord, elapsed: float = 0.0) -> Action:
     why = why_untrainable(record) or enough(record)
     if why is None and all_tried(record) and fits_left >= 1 - _SLACK:
         why = "trials have all settings of the space"
-    return Ended(why or f"the budget of {_budget_text(record)} is used")
+    return Ended(why or f"the budget of {budget_text(record.budget)} is used")
+
+
+def plan_now(record: StudyRecord) -> Action:
+    """What a free worker would do at this moment."""
+    return plan(record, elapsed=time.time() - record.head.created)
 
 
 def _why_over(record: StudyRecord, elapsed: float) -> str | None:
     if record.ended:
         return "it was ended by hand"
     if record.seconds_left(record.head.created + elapsed) <= 0:
-        return f"the budget of {_budget_text(record)} is used"
+        return f"the budget of {budget_text(record.budget)} is used"
     causes = Counter(
         piece.end.cause
         for trial in record.trials
@@ -324,8 +331,3 @@ def _fits_left(record: StudyRecord, elapsed: float) -> float:
     workers = len(pending) + 1
     rest = record.seconds_left(record.head.created + elapsed)
     return rest * workers / (seconds / cost) - promised
-
-
-def _budget_text(record: StudyRecord) -> str:
-    ((unit, amount),) = record.budget.items()
-    return f"{amount:g} {unit}"

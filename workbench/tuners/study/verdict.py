@@ -185,9 +185,15 @@ def seed_noise(record: StudyRecord) -> float | None:
 
 def pairs_wanted(record: StudyRecord) -> int:
     """How many pairs of fresh seeds the study means to train."""
-    if record.head.seeds is not None:
-        return record.head.seeds
-    fits = record.budget.get("fits")
+    return pairs_within(record.budget.get("fits"), record.head.seeds)
+
+
+def pairs_within(fits: float | None, seeds: int | None) -> int:
+    """How many pairs of fresh seeds a budget of so many fits trains; None: one in time. seeds: so
+    many were asked for.
+    """
+    if seeds is not None:
+        return seeds
     return PAIRS if fits is None or fits >= _FITS else 0
 
 

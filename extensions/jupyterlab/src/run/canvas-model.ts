@@ -3,13 +3,16 @@
 import type { AnyModel } from "../../../live/src/data/anywidget";
 import type { Draw } from "../../../live/src/data/messages";
 import type { Connection, Hears } from "../connection";
-import type { Ref } from "../messages";
+import type { Ref, StudyRef } from "../messages";
 
 /** How the cards' switches stand, kept beyond the page. */
 export interface Looks {
   read(): Record<string, unknown>;
   write(looks: Record<string, unknown>): void;
 }
+
+/** What a canvas is of, as the notebook's widget names it. */
+export type Subject = "bench" | "study";
 
 /** What it needs of a connection. */
 type Line = Pick<Connection, "send" | "retry" | "dispose">;
@@ -23,9 +26,10 @@ export class CanvasModel implements AnyModel {
   private readonly connection: Line;
   private readonly listeners = new Map<string, Set<Callback>>();
   /** A followed run has no learning rate and no clip value to drag: 0 is "no line". */
-  private readonly traits: Record<string, unknown> = { marker: 0, clip: 0 };
+  private readonly traits: Record<string, unknown>;
 
-  constructor(connect: (hears: Hears) => Line, private readonly looks: Looks) {
+  constructor(connect: (hears: Hears) => Line, private readonly looks: Looks, subject: Subject = "bench") {
+    this.traits = { marker: 0, clip: 0, subject };
     this.connection = connect({
       // The server has a new canvas for each connection, and sends all of it for "ready".
       opened: () => {
@@ -104,4 +108,9 @@ export function canvasPath(refs: Ref[]): string {
   const [first] = refs;
   const query = refs.length === 1 && first ? new URLSearchParams({ root: first.root, run: first.run }) : new URLSearchParams(refs.map(({ root, run }) => ["compare", `${root}/${run}`]));
   return `api/canvas?${query}`;
+}
+
+/** The address of the canvas of a study. */
+export function studyPath({ root, study }: StudyRef): string {
+  return `api/canvas?${new URLSearchParams({ root, study })}`;
 }

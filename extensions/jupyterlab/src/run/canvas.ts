@@ -1,19 +1,24 @@
-// The plots of one run or of a comparison: the canvas of the notebook, loaded from the server and fed over a websocket.
+// The plots of one run, of a comparison or of a study: the canvas of the notebook, loaded from the server and fed over a websocket.
 
 import { el } from "../../../live/src/shared/dom";
 import type { Api } from "../api";
 import { Connection } from "../connection";
-import type { Ref } from "../messages";
-import { CanvasModel, canvasPath, type Looks } from "./canvas-model";
+import type { Ref, StudyRef } from "../messages";
+import { CanvasModel, canvasPath, type Looks, studyPath, type Subject } from "./canvas-model";
 import { liveBundle } from "./live-bundle";
 import type { PaneTexts } from "./texts";
+
+interface Shown {
+  path: string;
+  subject: Subject;
+}
 
 export class RunCanvas {
   readonly root = el("section", "wb-pane-canvas");
   /** Called when the connection opens, and each time it is lost or could not be opened. */
   onConnected: (connected: boolean) => void = () => {};
   private readonly notice = el("div", "wb-pane-message", "", { role: "status" });
-  private shown: { path: string } | null = null;
+  private shown: Shown | null = null;
   private model: CanvasModel | null = null;
   private clean = () => {};
 
@@ -25,12 +30,20 @@ export class RunCanvas {
 
   /** Show the plots of these runs; of none: nothing. Those that are shown already stay as they are. */
   show(refs: Ref[]): void {
-    const path = refs.length ? canvasPath(refs) : "";
+    this.draw(refs.length ? canvasPath(refs) : "", "bench");
+  }
+
+  /** Show a study. */
+  showStudy(ref: StudyRef): void {
+    this.draw(studyPath(ref), "study");
+  }
+
+  private draw(path: string, subject: Subject): void {
     if (path === (this.shown?.path ?? "")) return;
     this.dispose();
     this.root.hidden = !path;
     if (!path) return;
-    this.shown = { path };
+    this.shown = { path, subject };
     void this.load(this.shown);
   }
 
@@ -44,13 +57,13 @@ export class RunCanvas {
     this.close();
   }
 
-  private async load(shown: { path: string }): Promise<void> {
+  private async load(shown: Shown): Promise<void> {
     this.say(this.texts.loading);
     try {
       const [bundle, looks] = await Promise.all([liveBundle(this.api), this.looks]);
       if (this.shown !== shown) return;
       const { api } = this;
-      const model = (this.model = new CanvasModel((hears) => new Connection(() => api.socketUrl(shown.path), hears, (url) => new api.settings.WebSocket(url)), looks));
+      const model = (this.model = new CanvasModel((hears) => new Connection(() => api.socketUrl(shown.path), hears, (url) => new api.settings.WebSocket(url)), looks, shown.subject));
       model.onConnected = (connected) => this.onConnected(connected);
       model.onRefused = (why) => this.say(why);
       const canvas = bundle.default();
@@ -67,6 +80,7 @@ export class RunCanvas {
   private close(): void {
     this.clean();
     this.clean = () => {};
+    this.root.replaceChildren(this.notice);
     this.model?.dispose();
     this.model = null;
   }

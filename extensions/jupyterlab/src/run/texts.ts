@@ -8,6 +8,8 @@ export type PaneTexts = ReturnType<typeof paneTextsOf>;
 export function paneTextsOf(trans: TranslationBundle) {
   return {
     title: (run: string) => trans.__("Run %1", run),
+    study: (study: string) => trans.__("Study %1", study),
+    noStudy: trans.__("There is no such study. It may have been deleted."),
     comparison: (n: number) => trans.__("Comparison of %1 runs", n),
     bar: trans.__("Status and actions"),
     more: trans.__("More…"),

@@ -17,10 +17,11 @@ import { nameOf } from "./words";
 
 const PREFIX = "tuning-workbench:";
 
-/** Ids of the commands; other files of the extension have those of `open`, `compare`, `continue`, `rerun`, `settings` and `export`. */
+/** Ids of the commands; other files of the extension have those of `open`, `openStudy`, `compare`, `continue`, `rerun`, `settings` and `export`. */
 export const ids = {
   show: `${PREFIX}show-runs`,
   open: `${PREFIX}open-run`,
+  openStudy: `${PREFIX}open-study`,
   compare: `${PREFIX}compare-runs`,
   stop: `${PREFIX}stop-run`,
   pause: `${PREFIX}pause-run`,

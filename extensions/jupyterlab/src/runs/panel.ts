@@ -16,6 +16,7 @@ import type { RunList } from "./list";
 import { actionsFor, buttonFor, menuOf } from "./menu";
 import { type PendingDeletions, UNDO_MS } from "./pending-deletions";
 import { RowView, setLine } from "./row";
+import { StudyList } from "./studies";
 import { ids } from "./commands";
 
 /** Between two loads of the list at least: many runs may begin at once. */
@@ -35,6 +36,7 @@ export class RunsPanel extends Widget {
   private readonly more = el("button", "wb-side-button", "", { type: "button" });
   private readonly caption = el("div", "wb-side-caption", "", { role: "status" });
   private readonly actions = el("div", "wb-side-actions", "", { role: "toolbar" });
+  private readonly studies: StudyList;
   private drawnActions = "";
   private timer: ReturnType<typeof setTimeout> | undefined;
   private loadedAt = 0;
@@ -53,13 +55,14 @@ export class RunsPanel extends Widget {
     this.title.icon = runsIcon;
     this.title.caption = texts.panelCaption;
     this.filters = new Filters(list, texts);
+    this.studies = new StudyList(client.api, (ref) => void commands.execute(ids.openStudy, { ...ref }), texts);
     this.body.setAttribute("aria-label", texts.list);
     this.body.title = texts.listHint;
     this.actions.setAttribute("aria-label", texts.actions);
     this.notice.append(this.noticeText, this.noticeButton);
     this.end.append(this.more);
     const scroll = el("div", "wb-side-scroll");
-    scroll.append(this.body, this.end);
+    scroll.append(this.studies.root, this.body, this.end);
     this.node.append(this.filters.root, this.notice, this.deleted, scroll, this.caption, this.actions);
     this.body.addEventListener("click", (event) => this.clicked(event));
     this.body.addEventListener("dblclick", (event) => this.open(this.rowAt(event), true));
@@ -77,13 +80,19 @@ export class RunsPanel extends Widget {
 
   override dispose(): void {
     clearTimeout(this.timer);
+    this.studies.stop();
     super.dispose();
   }
 
   /** What is not seen is not loaded. */
   protected override onAfterShow(_: Message): void {
     if (this.stale) this.reload();
+    if (this.client.link !== "absent") this.studies.start();
     this.update();
+  }
+
+  protected override onBeforeHide(_: Message): void {
+    this.studies.stop();
   }
 
   protected override onActivateRequest(_: Message): void {
@@ -100,10 +109,13 @@ export class RunsPanel extends Widget {
   }
 
   private heard(_: Client, event: Event): void {
-    if (this.list.hear(event)) this.loadSoon();
+    if (!this.list.hear(event)) return;
+    this.loadSoon();
+    if (this.isVisible) this.studies.start(); // the run may be a study's first one
   }
 
   private linkChanged(): void {
+    if (this.client.link === "open" && this.isVisible) this.studies.start();
     if (this.client.link === "open") this.loadSoon(); // something may have changed meanwhile
     this.update();
   }

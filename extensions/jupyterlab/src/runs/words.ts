@@ -30,7 +30,7 @@ export function progressOf(row: Row, texts: Texts): string {
 }
 
 /** When it began: today the time, otherwise the day, too. */
-export function whenOf(row: Row, now = new Date()): string {
+export function whenOf(row: Pick<Row, "created">, now = new Date()): string {
   if (!row.created) return "";
   const at = new Date(1000 * row.created);
   const time = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });

@@ -287,6 +287,8 @@ export interface StudyHead {
   verdict: string;
   adopt: boolean | null;
   seeds: number;
+  /** The methods of the study for which there are buttons. */
+  calls: string[];
 }
 
 /** What changes while nothing ends. */

@@ -21,6 +21,7 @@ export class Head {
   private readonly pause: HTMLButtonElement;
   private readonly stop: HTMLButtonElement;
   private readonly more: HTMLButtonElement;
+  private readonly buttons = el("span", "wb-study-buttons", "", { role: "group", "aria-label": words.steer });
   private readonly facts = el("div", "wb-study-facts");
   private readonly verdict = el("p", "wb-study-verdict");
 
@@ -30,9 +31,9 @@ export class Head {
     this.stop = made(() => STOP);
     this.more = made(() => this.extend);
     this.bar.append(this.filled);
-    const [line, buttons] = [el("div", "wb-study-line"), el("span", "wb-study-buttons", "", { role: "group", "aria-label": words.steer })];
-    buttons.append(this.pause, this.stop, this.more);
-    line.append(this.name, this.metric, this.state, this.bar, this.spent, buttons);
+    const line = el("div", "wb-study-line");
+    this.buttons.append(this.pause, this.stop, this.more);
+    line.append(this.name, this.metric, this.state, this.bar, this.spent, this.buttons);
     const second = el("div", "wb-study-line");
     second.append(this.facts, this.verdict);
     this.root.append(line, second);
@@ -64,6 +65,7 @@ export class Head {
     this.pause.title = this.steer;
     this.stop.title = STOP;
     this.more.title = this.extend;
+    this.buttons.hidden = !head.calls.includes("stop");
     for (const button of [this.pause, this.stop]) button.setAttribute("aria-disabled", String(over));
     this.fill();
     setText(this.verdict, head.verdict);

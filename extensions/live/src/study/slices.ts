@@ -54,7 +54,7 @@ export class Slices {
     const held = focusIn(this.draft) !== null;
     this.draft.toggleAttribute("data-empty", !drafts);
     for (const button of [this.code, this.undo]) button.hidden = !drafts;
-    setText(this.draft.firstElementChild as HTMLElement, drafts ? words.draft : words.slicesCaption);
+    setText(this.draft.firstElementChild as HTMLElement, drafts ? words.draft : this.data.head?.calls.includes("space") === false ? words.slicesKey : words.slicesCaption);
     if (drafts) setText(this.code, this.line);
     if (held && !drafts) this.grid.querySelector<HTMLElement>("[tabindex]")?.focus();
   }

@@ -46,7 +46,7 @@ export class Trials {
     const { trials } = this.data;
     this.card.empty = trials.length === 0;
     this.card.setCaption(head.more > 0 ? words.older(head.more) : "");
-    const columns = JSON.stringify([head.id, head.names, head.monitor, this.data.axes.map((axis) => [axis.name, axis.codes])]);
+    const columns = JSON.stringify([head.id, head.names, head.monitor, head.calls, this.data.axes.map((axis) => [axis.name, axis.codes])]);
     if (columns !== this.told) {
       this.told = columns;
       this.name();
@@ -88,6 +88,7 @@ export class Trials {
       cell.append(button);
       return cell;
     }), el("td"));
+    this.add.hidden = !this.data.head!.calls.includes("add");
     this.offerToAdd(names, cells.length);
   }
 
@@ -148,19 +149,22 @@ export class Trials {
       this.draw();
     });
     const out = [open];
-    if (GOING.includes(trial.state)) out.push(this.button(words.stopTrial, `study.stop(${n})`));
-    if (trial.whole) out.push(this.button(words.seeds, `study.seeds(${n}, ${Math.max(SEEDS, trial.fresh.length + 1)})`), this.button(words.export, `study.export("trial-${n}.py", trial=${n})`));
+    if (GOING.includes(trial.state)) out.push(...this.button(words.stopTrial, "stop", String(n)));
+    if (trial.whole) out.push(...this.button(words.seeds, "seeds", `${n}, ${Math.max(SEEDS, trial.fresh.length + 1)}`), ...this.button(words.export, "export", `"trial-${n}.py", trial=${n}`));
     return out;
   }
 
-  private button(text: string, code: string): HTMLButtonElement {
-    return carriesOut(this.store, el("button", "wb-tool", text, { type: "button", title: code, "data-key": code }), () => code);
+  /** The button that calls a method of the study; none where nobody can carry it out. */
+  private button(text: string, method: string, given: string): HTMLButtonElement[] {
+    if (!this.data.head!.calls.includes(method)) return [];
+    const code = `study.${method}(${given})`;
+    return [carriesOut(this.store, el("button", "wb-tool", text, { type: "button", title: code, "data-key": code }), () => code)];
   }
 
   private details(trial: StudyTrial): HTMLElement {
     const [row, cell] = [el("tr", "wb-study-details"), el("td", "", "", { colspan: String(this.data.head!.names.length + 7) })];
     const facts = [words.fromOf(trial.from), trial.why, trial.cause, words.cost_(trial.cost.toFixed(2), clock(trial.seconds)), trial.run && words.runOf(trial.run)].filter(Boolean);
-    cell.append(el("span", "", facts.join(texts.separator)), " ", this.button(words.repeat, `study.repeat(${trial.number})`));
+    cell.append(el("span", "", facts.join(texts.separator)), " ", ...this.button(words.repeat, "repeat", String(trial.number)));
     row.append(cell);
     return row;
   }

@@ -186,4 +186,4 @@ def test_settings_against_results_name_the_one_that_matters(mode: str) -> None:
 
 def test_a_row_names_the_place_of_its_run_in_a_study() -> None:
     rows = [row for part in see(ten()).parts for row in part]
-    assert [row["study"] for row in rows][2:4] == ["0099-study trial 7, seed 0, rung 0", ""]
+    assert [row["study"] for row in rows][2:4] == ["0099-study trial 7, seed 0", ""]

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import workbench as wb
 from tests.bench import study_parts
 from tests.runs.tables.test_brief import events, recorded
+from tests.ui.canvas.study.clock import Clock
 from workbench.runs.study.record import Change, PieceEnd, StudyHead, TrialProposal
 from workbench.runs.study.write import add_trial, change, claim, new_study
 from workbench.settings.space import Choice, Float, Space
+from workbench.ui.canvas.study import described
 from workbench.ui.canvas.study.described import TRIALS, Describer
 from workbench.ui.canvas.transport.messages import LIMIT, Outbox
 
@@ -49,6 +52,28 @@ def test_its_state_its_space_and_its_trials(study: wb.Study) -> None:
     assert (fourth["infeasible"], fourth["value"]) == (True, None)
     assert fourth["cause"] == "the loss is nan"
     assert [entry["name"] for entry in values["study_importance"]]
+
+
+def test_a_loaded_machine_does_not_put_off_the_curve_of_a_trial_that_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = Space((Float("lr", low=1e-4, high=1.0, log=True),))
+    head = StudyHead("study", "val_loss", "min", {"fits": 4.0}, space.to_record(), {"epochs": 9})
+    path = new_study(tmp_path, head)
+    add_trial(path, TrialProposal(1, {"lr": 1e-3}, "baseline"))
+    assert claim(path, 1, 0, 0, "worker") is not None
+    clock = Clock()
+
+    def slow(*_: object) -> tuple[Any, Any]:
+        clock.passes(100.0, own=0.01)  # others have the machine
+        return np.array([1.0, 2.0]), np.array([0.5, clock.now])
+
+    monkeypatch.setattr(described, "time", clock)
+    monkeypatch.setattr(described, "curve", slow)
+    describer = Describer(wb.Study(path))
+    first = describer.present()["study_curve.1"]
+    clock.passes(1.0, own=0.0)
+    assert describer.present()["study_curve.1"] != first
 
 
 def test_each_sentence_says_whether_a_button_can_carry_it_out(study: wb.Study) -> None:

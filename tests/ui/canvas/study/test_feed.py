@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 
 import workbench as wb
 from tests.bench import study_parts
+from tests.ui.canvas.study.clock import Clock
 from tests.waiting import wait_for
 from workbench.runs.study.record import TrialProposal
 from workbench.runs.study.write import add_trial
+from workbench.ui.canvas.study import feed
 from workbench.ui.canvas.study.feed import StudyFeed
 from workbench.ui.controls.notice import Notice
 
@@ -64,6 +67,26 @@ def test_it_follows_what_another_process_does(view: View) -> None:
     wait_for(lambda: "study_trial.12" in view.values)
     add_trial(view.feed.study.path, TrialProposal(13, {"lr": 1e-3}, "by hand"))  # type: ignore[attr-defined]
     wait_for(lambda: "study_trial.13" in view.values)
+
+
+def test_a_loaded_machine_does_not_put_off_the_next_look(
+    view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look takes long where others have the machine; that is no reason for a longer pause."""
+
+    class Waits(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            view.feed.close()
+            return True
+
+    pauses: list[float | None] = []
+    clock = Clock()
+    monkeypatch.setattr(feed, "time", clock)
+    monkeypatch.setattr(view.feed, "_changed", Waits())
+    monkeypatch.setattr(view.feed, "look", lambda: clock.passes(100.0, own=0.01) or "running")
+    view.feed._follow()
+    assert pauses == [1.0]
 
 
 def test_a_failed_look_is_said_until_one_succeeds(view: View) -> None:

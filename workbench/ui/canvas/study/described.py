@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from workbench.plots.downsample import downsample
@@ -20,7 +20,7 @@ from workbench.tuners.study.charts import curve, study_data
 from workbench.tuners.study.compare import verdict
 from workbench.tuners.study.verdict import seed_noise
 from workbench.ui import format
-from workbench.ui.canvas.study.calls import is_call
+from workbench.ui.canvas.study.calls import CALLS, is_call
 from workbench.ui.canvas.transport.messages import cut
 from workbench.values import value_text
 
@@ -34,8 +34,16 @@ _NAMES, _DIMENSIONS, _CHOICES, _SENTENCES = 12, 16, 24, 12
 """The most columns of values, slices, values of a choice, and sentences."""
 _CHOICE, _SHORT, _CODE, _LONG = 36, 60, 300, 1200
 """Bytes of a value of a choice, of another value, of a line of code, of a sentence."""
-_SHARE = 0.05
-"""The share of the time that may be spent with reading the curves of trials that train."""
+_LIVE, _ENDED = 1.0, 5.0
+"""Seconds between two looks at the record of a study, and of one that has ended: another process
+may let that go on.
+"""
+_SHARE, _LONGEST = 0.05, 10.0
+"""The share of the time that the looks at a large study may take, and the most seconds between two
+looks.
+"""
+_SLICE = 1.0
+"""The seconds for which one look reads curves."""
 Values = dict[str, Any]
 
 
@@ -58,10 +66,18 @@ class Study(Protocol):
 class Describer:
     """Describes one study again and again; what has not changed is not computed again."""
 
-    def __init__(self, study: Study) -> None:
-        self._study = study
+    def __init__(self, study: Study, calls: Collection[str] = CALLS) -> None:
+        """calls: the methods of the study for which the view has buttons."""
+        self._study, self._calls = study, calls
         self._before: object = None
         self._curves_due = 0.0
+        self._unread: set[int] = set()
+        """The trials whose curves the last look had no time for."""
+
+    @property
+    def reading(self) -> bool:
+        """Whether the next look has more, though nothing has changed: curves take long to read."""
+        return bool(self._unread)
 
     def present(self) -> Values:
         """What has changed since the last call may be among these values, by name."""
@@ -71,10 +87,10 @@ class Describer:
         now = status, workers, len(record.trials), len(record.changes), pieces
         values: Values = {"study_now": _now(record, status, workers)}
         changed = now != self._before
-        begin = time.monotonic()
-        if changed or begin >= self._curves_due:
+        if changed or self._unread or time.monotonic() >= self._curves_due:
+            begin = time.thread_time()
             values |= self._curves(record, every=changed)
-            self._curves_due = time.monotonic() + (time.monotonic() - begin) / _SHARE
+            self._curves_due = time.monotonic() + _rest(time.thread_time() - begin)
         if changed:
             lives = status in ("running", "paused")
             values |= self._all(record, lives)
@@ -109,17 +125,18 @@ class Describer:
                 "verdict": cut(judged.text, _LONG) if best is not None else "",
                 "adopt": judged.adopt,
                 "seeds": max([1, *(_fresh(t) for t in sent if t is best)]),
+                "calls": [*self._calls],
             },
             "study_words": [
                 {
                     "text": cut(printable(text), _LONG),
                     "code": cut(printable(code), _CODE),
-                    "runs": is_call(code),
+                    "runs": is_call(code, self._calls),
                 }
                 for text, code in words[:_SENTENCES]
             ],
             "study_space": [
-                _dimension(dimension, axis)
+                _dimension(dimension, axis, edits="space" in self._calls)
                 for dimension, axis in zip(space.dimensions, data.dimensions, strict=True)
             ][:_DIMENSIONS],
             "study_importance": [
@@ -142,12 +159,20 @@ class Describer:
         return values
 
     def _curves(self, record: StudyRecord, *, every: bool) -> Values:
-        """The curves of trials; those alone that train, unless `every`."""
+        """The curves of trials, as many as can be read in a while; unless `every`, of those alone
+        that train, or had no turn before.
+        """
         values: Values = {}
-        for trial in _sent(record, _CURVES):
-            trains = any(piece.end is None for piece in trial.pieces)
-            if not (every or trains):
+        sent = _sent(record, _CURVES)
+        due = {t.number for t in sent if every or any(p.end is None for p in t.pieces)}
+        self._unread |= due
+        until = time.monotonic() + _SLICE
+        for trial in sent:
+            if trial.number not in self._unread:
                 continue
+            if time.monotonic() > until:
+                return values
+            self._unread.discard(trial.number)
             steps, metric = curve(record, trial)
             if steps is None or metric is None or not len(steps):
                 continue
@@ -158,7 +183,20 @@ class Describer:
                 "y": [_short(value) for value in y],
                 "ends": _rung_ends(record, trial),
             }
+        self._unread.clear()
         return values
+
+
+def pause_after(spent: float, status: str) -> float:
+    """The seconds until the next look at a study. spent: the seconds of this thread that the last
+    look took, without the time in which others had the machine. status: of the study; "": it could
+    not be read.
+    """
+    return max(_LIVE if status not in ("", "ended") else _ENDED, _rest(spent))
+
+
+def _rest(spent: float) -> float:
+    return min(spent / _SHARE, _LONGEST)
 
 
 def _now(record: StudyRecord, status: str, workers: int) -> Values:
@@ -201,7 +239,7 @@ def _trial(record: StudyRecord, trial: TrialRecord, names: Sequence[str], lives:
     ended = [p for p in trial.pieces if p.seed == 0 and p.end is not None]
     last = max(ended, key=lambda piece: piece.rung, default=None)
     end = None if last is None else last.end
-    values = trial.absolute(end)
+    values = record.values_of(trial, end)
     state = trial.pieces[-1].status(lives) if trial.pieces else "waits"
     going = [p for p in trial.pieces if p.end is None]
     if going:
@@ -284,13 +322,15 @@ def _places(
     return places[:_DIMENSIONS]
 
 
-def _dimension(dimension: Dimension, axis: Axis1D) -> Values:
-    """One axis of the space. `edits`: whether `study.space` takes a range for it."""
+def _dimension(dimension: Dimension, axis: Axis1D, *, edits: bool) -> Values:
+    """One axis of the space. edits: whether the view changes ranges; `study.space` takes none of
+    what has parts.
+    """
     relative = isinstance(dimension, Float) and dimension.relative
     described: Values = {
         "name": cut(printable(dimension.name), _SHORT),
         "relative": relative,
-        "edits": dimension.name.isidentifier() and not relative,
+        "edits": edits and dimension.name.isidentifier() and not relative,
         "log": axis.log,
         "low": _finite(axis.low),
         "high": _finite(axis.high),

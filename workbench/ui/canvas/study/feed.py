@@ -9,18 +9,9 @@ from typing import Any
 
 from workbench.ui import texts
 from workbench.ui.canvas.study.calls import call_of
-from workbench.ui.canvas.study.described import Describer, Study
+from workbench.ui.canvas.study.described import Describer, Study, pause_after
 from workbench.ui.controls.notice import CLICKED, Notice
 from workbench.ui.controls.widget_utils import aside
-
-_LIVE, _ENDED = 1.0, 5.0
-"""Seconds between two looks at the record of a study, and of one that has ended: another process
-may let that go on.
-"""
-_SHARE, _LONGEST = 0.05, 10.0
-"""The share of the time that the looks at a large study may take, and the most seconds between two
-looks.
-"""
 
 
 class StudyFeed:
@@ -96,7 +87,7 @@ class StudyFeed:
         about = f"look.{self.study.id}"
         while not self._closed:
             self._changed.clear()
-            begin = time.thread_time()  # not the time in which others had the machine
+            begin = time.thread_time()
             try:
                 status = self.look()
                 if not self._looked(status):
@@ -107,6 +98,5 @@ class StudyFeed:
                 if str(error) != trouble:
                     trouble = str(error)
                     self._notice.error(error, self.study.id, about)
-            pause = _ENDED if trouble or status == "ended" else _LIVE
             spent = time.thread_time() - begin
-            self._changed.wait(max(pause, min(spent / _SHARE, _LONGEST)))
+            self._changed.wait(pause_after(spent, "" if trouble else status))
