@@ -562,6 +562,7 @@ export const texts = {
     label: "Jobs of this bench",
     tooltip: (run: string, status: string) => `Show ${run} (${status})`,
     note: (changes: string) => `(${changes})`,
+    overlaid: (run: string, loss: string) => (loss ? `${run}, loss ${loss} at its end` : run),
     restore: "Restore these settings",
     restoreTooltip: (settings: string) => `Set ${settings}, as this job had it`,
   },

@@ -11,6 +11,7 @@ from tests.runs.tables.test_brief import events, recorded
 from workbench.events import RunEnded, StepsDone, pack
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.run import Run
+from workbench.runs.tables.compare import compare
 from workbench.runs.tables.render import sparkline
 from workbench.runs.tables.run_list import RunList
 
@@ -57,12 +58,31 @@ def test_it_prints_as_a_table(tmp_path: Path) -> None:
         "and",
         "tags",
     ]
-    assert first.split()[:3] == ["0001-fit", "finished", "1000"]
+    assert first.split()[:5] == ["0001-fit", "finished,", "average", "behind", "1000"]
     assert first.endswith("█▂▂▁▁▁▁▁▁▁▁▁▁▁▁▁  val_loss 0.25  pinned  <b>base</b>  #sgd")
     assert second.split()[0] == "0002-fit"
     assert "&lt;b&gt;base&lt;/b&gt;" in runs._repr_html_()
     assert repr(runs[:0]) == "[]"
     assert "name and tags" not in repr(runs[1:])
+
+
+def test_a_diverged_run_is_told_as_one(tmp_path: Path) -> None:
+    for number, high in ((1, 1.0), (2, 1e9)):
+        start, *_ = events(1)
+        losses = np.geomspace(2.0, high, 60)
+        steps = StepsDone(0, 1, 60, 0, 1.0, {"loss": pack(losses)})
+        end = RunEnded("finished", 60, 1.0)
+        recorded(tmp_path, [start, steps, end], f"{number:04d}-fit")
+    runs = RunList.of(tmp_path)
+    healthy, diverged = repr(runs).splitlines()[1:]
+    assert "diverged" not in healthy and "finished, diverged" in diverged
+    assert str(runs[-1]).splitlines()[0].endswith("fit finished, diverged")
+    comparison = compare(*runs)
+    assert repr(comparison).splitlines()[1].split() == [
+        "status", "finished", "finished,", "diverged"
+    ]  # fmt: skip
+    assert comparison.to_pandas()["trouble"].tolist() == ["", "diverged"]
+    assert [run.id for run in runs.filter("trouble == diverged")] == ["0002-fit"]
 
 
 def test_a_long_record_is_read_at_a_few_places(tmp_path: Path) -> None:

@@ -11,17 +11,18 @@ from typing import Any, Self, SupportsIndex, overload
 
 import numpy as np
 
-from workbench.events import StepsDone
+from workbench.events import Event, StepsDone
 from workbench.runs import read
 from workbench.runs.folder.annotations import Annotations, read_annotations
 from workbench.runs.folder.lookup import matching_ids, near
+from workbench.runs.health import examine, in_doubt
 from workbench.runs.health.search_results import answer
 from workbench.runs.printable import printable
 from workbench.runs.read import RunSummary
 from workbench.runs.record.series import column
-from workbench.runs.record.stream import sampled
+from workbench.runs.record.stream import joined, sampled
 from workbench.runs.run import Run
-from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.brief import COLUMNS, RunBrief
 from workbench.runs.tables.facts import columns_of, facts
 from workbench.runs.tables.filter import parse
 from workbench.runs.tables.render import html_table, sparkline, text_table
@@ -175,30 +176,33 @@ def _row(run: RunSummary) -> list[str]:
         if f"{name}_epoch" not in run.metrics
     ]
     result = answer(run)
+    sample = [*sampled(run.path, _PLACES, COLUMNS)]
     added = read_annotations(run.path)
     words = ["pinned" * added.pinned, added.name, *(f"#{tag}" for tag in added.tags)]
-    status = read.shown_status(run.status, run.unseen) if run.path.is_dir() else "deleted"
+    status = read.shown_status(run.status, run.unseen, _trouble(sample))
     return [
         run.id,
-        status,
+        status if run.path.is_dir() else "deleted",
         str(run.step),
         duration(run.seconds),
-        _losses(run.path),
+        _losses(sample),
         printable(run.waits_for) or result or "  ".join(values),
         read.study_text(run.header),
         "  ".join(filter(None, words)),
     ]
 
 
-def _losses(run: Path) -> str:
+def _trouble(sample: Iterable[Event]) -> str:
+    """Why the result is in doubt, as far as these events of the run say; "": they do not."""
+    finding = in_doubt(examine(joined(sample)))
+    return "" if finding is None else finding.trouble
+
+
+def _losses(sample: Iterable[Event]) -> str:
     """The training loss as a sparkline over the updates; each bar is the mean of the losses that
     were read for it. "": none is recorded.
     """
-    flushes = [
-        event
-        for event in sampled(run, _PLACES, ("loss",))
-        if isinstance(event, StepsDone) and event.rows
-    ]
+    flushes = [event for event in sample if isinstance(event, StepsDone) and event.rows]
     if not flushes:
         return ""
     steps = np.concatenate([event.steps for event in flushes])

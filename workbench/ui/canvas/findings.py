@@ -75,6 +75,14 @@ class Findings:
             "health", described(self._results.with_results(self._health.findings[:MOST]))
         )
 
+    @property
+    def failing(self) -> bool:
+        """Whether the fit has gone wrong for sure, as far as was checked: its loss has diverged,
+        say.
+        """
+        finding = self._health.trouble
+        return finding is not None and finding.level == "error"
+
     def error(self, kind: str, event: RunEnded | None) -> None:
         """Show the error that ended this job; None, or no error: nothing."""
         self._outbox.put("failure", None if event is None else failure(kind, event))
