@@ -458,6 +458,8 @@ def test_errors_and_messages_of_a_job_are_shown_and_escaped(panel: Panel, bench:
         "type": "ValueError",
         "message": "no",
         "where": "cell 4, line 7: net(x)",
+        "advice": "",
+        "remedies": [],
     }
     assert trace.endswith("ééValueError: no")
     # It goes when the next job starts, as the notice of a click that failed does.

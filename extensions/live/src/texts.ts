@@ -102,7 +102,11 @@ export const texts = {
     set: (settings: string) => `Set ${settings}`,
   },
 
-  failure: { label: "Error", traceback: "Traceback", copyTraceback: "Copy the traceback", title: (job: string, type: string) => `${job}: ${type}` },
+  failure: {
+    label: "Error", traceback: "Traceback", copyTraceback: "Copy the traceback",
+    halve: "Take half of the batch, twice as often", search: "Find a batch size that fits",
+    title: (job: string, type: string) => `${job}: ${type}`,
+  },
 
   kernel: {
     ended: "The kernel has ended.",

@@ -50,7 +50,8 @@ def test_a_chip_that_is_pointed_at_lays_its_curve_over_the_plot() -> None:
         panel.canvas._heard(panel.canvas, {"type": "ask", "what": "overlay", "run": job.id}, [])
         wait_for(lambda run=job.id: values.get("overlay", {}).get("run") == run)
         rows = values["overlay"]["rows"]
-        assert 2 < len(rows) <= 201 and {len(row) for row in rows} == {columns}
+        assert 2 < len(rows) <= 201
+        assert {len(row) for row in rows} == {columns}
     assert rows[0][0] < rows[-1][0]
 
 

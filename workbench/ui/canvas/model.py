@@ -376,7 +376,9 @@ class CanvasModel:
         if self._progress.kind == "fit":
             self._say_how_it_stands()
         self._progress.end(event)
-        self.findings.error(self._progress.kind, event)
+        settings = {} if self._run is None else self._run.settings
+        accumulated = settings.get("accumulate_grad_batches")
+        self.findings.error(self._progress.kind, event, accumulated)
         self._gradients.ended()
 
     def _settings(self, event: SettingsSet) -> None:

@@ -215,6 +215,9 @@ export interface Failed {
   message: string;
   /** The last line of the user's own code that it passed. */
   where: string;
+  /** Where memory ran out: what to do, and the lines of code that do it. */
+  advice: string;
+  remedies: string[];
   traceback: string;
 }
 
