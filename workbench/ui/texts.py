@@ -377,6 +377,10 @@ def another_model(model: str) -> str:
     return f"it is a run of another model ({model})"
 
 
+def or_beyond(value: str, sign: str) -> str:
+    return f"{sign} {value}"
+
+
 def at_its_end(end: str) -> str:
     return f"it has come to its end ({end}): enter more epochs above to continue it"
 

@@ -381,7 +381,12 @@ export const texts = {
     explainTooltip: "Draw a line for each run through its settings to its result, and what each setting explains",
     explained: "Settings against results",
     explainedCaption: (drawn: number, all: number, metric: string, isMax: boolean) =>
-      `${drawn === all ? `${drawn} runs` : `${drawn} of ${all} runs`} by their best ${metric}; the ${isMax ? "highest" : "lowest"} in strong colour. Click a line to select its run.`,
+      `${drawn === all ? `${drawn} runs` : `${drawn} of ${all} runs`} by their best ${metric}; the ${isMax ? "highest" : "lowest"} in strong colour. Click a line to select its run; drag along an axis to keep those within.`,
+    parallel: "A line for each run. The filter above the table narrows them, too",
+    brushed: (inside: number, of: number) => `${inside} of ${of} runs are within.`,
+    onlyBrushed: "Only these",
+    onlyBrushedTooltip: "Filter the table for the runs within",
+    clearBrush: "Clear",
     nothingDiffers: "There is nothing to draw: it needs two runs with a validation that differ in a setting.",
     importance: "What explains the differences",
     importanceTooltip: "The share of the differences in rank that each setting explains by itself. The thin line holds nine of ten resamples of these runs",

@@ -182,6 +182,19 @@ class Pages:
         """What draws the settings of all runs that match against their results."""
         return _explained(self._matching, view) if view.explain else None
 
+    def brushed(self, view: View, brushes: Mapping[str, Any]) -> str:
+        """The filter of the view for the runs within these parts of the axes, each from a place
+        to a place.
+        """
+        runs = _valued(self._matching, view)
+        conditions = []
+        for name, part in brushes.items():
+            axis = _Axis.of(name, runs)
+            match part:
+                case [float() | int() as low, float() | int() as high] if axis is not None:
+                    conditions.append(_condition_within(axis, runs, low, high))
+        return _narrowed(view.filter, " and ".join(filter(None, conditions)))
+
     def _distinct(self, runs: Sequence[_Known]) -> tuple[Mapping[str, Any], list[str]]:
         """The settings that differ between these runs, and the columns that can group them; made
         again only where they may have changed, since a fit that trains moves every two seconds.
@@ -365,8 +378,16 @@ def _within(view: View, value: Value) -> str:
     text = value_in_condition(value)
     if text is None:
         return ""
-    condition = f"{name_in_condition(view.group)} == {text}"
-    return f"({view.filter}) and {condition}" if is_condition(view.filter) else condition
+    return _narrowed(view.filter, f"{name_in_condition(view.group)} == {text}")
+
+
+def _narrowed(filter: str, condition: str) -> str:
+    """A filter with one more condition, which takes the place of a search for words; with none it
+    stays.
+    """
+    if not condition:
+        return filter
+    return f"({filter}) and {condition}" if is_condition(filter) else condition
 
 
 def _numbers(runs: Sequence[_Known], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -398,12 +419,8 @@ def _explained(runs: Sequence[_Known], view: View) -> dict[str, Any]:
     A place on an axis is a whole number from 0 to 999. The runs are those with the most common
     monitored metric.
     """
-    wanted = {*view.picked}
-    picked = [run for run in runs if not wanted or run.brief.id in wanted]
-    valued = [run for run in picked if finite(run.brief.value) is not None]
-    monitors = Counter(run.brief.monitor for run in valued)
-    monitor = monitors.most_common(1)[0][0] if monitors else ""
-    valued = [run for run in valued if run.brief.monitor == monitor][:LINES]
+    valued = _valued(runs, view)
+    monitor = valued[0].brief.monitor if valued else ""
     columns = columns_of([run.facts for run in valued])
     # its name has the values of the function that made it
     is_built = any(name.startswith("build.") for name in columns)
@@ -420,7 +437,7 @@ def _explained(runs: Sequence[_Known], view: View) -> dict[str, Any]:
         "metric": cut(monitor, CELL),
         "mode": mode,
         "least": LEAST,
-        "all": len(picked),
+        "all": len(_picked(runs, view)),
         "axes": [axis.told() for axis in drawn],
         "runs": [
             {"run": run.brief.id, "at": [axis.places[i] for axis in drawn]}
@@ -431,6 +448,37 @@ def _explained(runs: Sequence[_Known], view: View) -> dict[str, Any]:
             for name, s in sorted(shares.items(), key=lambda pair: -pair[1].share)[:AXES]
         ],
     }
+
+
+def _picked(runs: Sequence[_Known], view: View) -> list[_Known]:
+    wanted = {*view.picked}
+    return [run for run in runs if not wanted or run.brief.id in wanted]
+
+
+def _valued(runs: Sequence[_Known], view: View) -> list[_Known]:
+    """The runs that are drawn: those with the most common monitored metric."""
+    valued = [run for run in _picked(runs, view) if finite(run.brief.value) is not None]
+    monitors = Counter(run.brief.monitor for run in valued)
+    monitor = monitors.most_common(1)[0][0] if monitors else ""
+    return [run for run in valued if run.brief.monitor == monitor][:LINES]
+
+
+def _condition_within(axis: _Axis, runs: Sequence[_Known], low: float, high: float) -> str:
+    """The condition that holds for the runs within a part of an axis; "": no text can name
+    it.
+    """
+    name = name_in_condition(axis.name)
+    inside = [
+        _hashable(run.facts.get(axis.name))
+        for run, place in zip(runs, axis.places, strict=True)
+        if place is not None and low <= place <= high
+    ]
+    numbers = [value for value in inside if isinstance(value, int | float)]
+    if not axis.has_choices and numbers:
+        return f"{min(numbers)!r} <= {name} <= {max(numbers)!r}"
+    named = [value_in_condition(value) for value in dict.fromkeys(inside)]
+    choices = [f"{name} == {text}" for text in named if text is not None]
+    return f"({' or '.join(choices)})" if len(choices) > 1 else "".join(choices)
 
 
 def _is_cause(name: str) -> bool:
@@ -470,7 +518,8 @@ class _Axis:
         if len({*values}) < 2 or not different:
             return None
         if all(isinstance(v, int | float) and not isinstance(v, bool) for v in different):
-            return cls._of_numbers(name, values)
+            within = [not _has_diverged(run) for run in runs] if name == "validation" else []
+            return cls._of_numbers(name, values, np.array(within, bool))
         choices = sorted({*values}, key=lambda value: (is_missing(value), sort_key(value)))
         if len(choices) > 12:
             return None
@@ -481,22 +530,37 @@ class _Axis:
         return cls(name, np.array(numbers, np.float64), places, True, labels)
 
     @classmethod
-    def _of_numbers(cls, name: str, values: Sequence[Value]) -> _Axis | None:
+    def _of_numbers(
+        cls, name: str, values: Sequence[Value], within: np.ndarray[Any, np.dtype[np.bool_]]
+    ) -> _Axis | None:
+        """within: the runs that decide how far the axis reaches, shape (n,) or, for all, (0,);
+        others are at its ends.
+        """
         numbers = np.array(
             [float(v) if isinstance(v, int | float) else math.nan for v in values], np.float64
         )
         numbers[~np.isfinite(numbers)] = np.nan
         if np.isnan(numbers).all():
             return None
-        low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+        deciding = numbers[within] if len(within) else numbers
+        if len({*deciding[np.isfinite(deciding)].tolist()}) < 2:
+            deciding = numbers
+        low, high = float(np.nanmin(deciding)), float(np.nanmax(deciding))
         if low == high:
             return None
+        beyond = [bool((numbers < low).any()), bool((numbers > high).any())]
+        numbers = np.clip(numbers, low, high)
         is_log = low > 0 and high / low > 8
         units = np.log(numbers) if is_log else numbers
         bottom, top = (math.log(low), math.log(high)) if is_log else (low, high)
         units = (units - bottom) / (top - bottom)
         places = [None if math.isnan(unit) else round(999 * float(unit)) for unit in units]
-        ends = [_text(name, _whole(value)) for value in (low, high)]
+        ends = [
+            texts.or_beyond(_text(name, _whole(value)), sign)
+            if has_more
+            else _text(name, _whole(value))
+            for value, sign, has_more in zip((low, high), "≤≥", beyond, strict=True)
+        ]
         return cls(name, units, places, False, ends)
 
     def told(self) -> dict[str, Any]:
@@ -506,6 +570,12 @@ class _Axis:
             "choices": self.has_choices,
             "ends": [cut(text, CELL) for text in self.ends],
         }
+
+
+def _has_diverged(run: _Known) -> bool:
+    """Whether its loss has blown up: its result would leave no room on an axis for the others."""
+    trouble = run.brief.trouble
+    return trouble is not None and trouble.level == "error"
 
 
 def _whole(value: float) -> float | int:
