@@ -116,6 +116,13 @@ def value_in_condition(value: Value) -> str | None:
     return None if quote in text else f"{quote}{text}{quote}"
 
 
+def unknown_column(name: str, columns: Collection[str]) -> str:
+    """The sentence that there is no such column, with the names near it."""
+    near = difflib.get_close_matches(name, columns, n=_NEAR, cutoff=0.5)
+    hint = f"near it are {', '.join(near)}" if near else "Columns in the panel lists them"
+    return f"{name!r} is no column: {hint}."
+
+
 class _Parser:
     """Reads one condition from left to right."""
 
@@ -224,9 +231,7 @@ class _Parser:
             return f"{token.text!r} is no number: columns have no units, and time is in seconds."
         if token.kind == "word" and token.text[0].isdigit():
             return f'{token.text!r} is no column: a date or a text is in quotes, "{token.text}".'
-        near = difflib.get_close_matches(token.text, self._columns, n=_NEAR, cutoff=0.5)
-        hint = f"near it are {', '.join(near)}" if near else "Columns in the panel lists them"
-        return f"{token.text!r} is no column: {hint}."
+        return unknown_column(token.text, self._columns)
 
     def _takes(self, kind: str, text: str) -> bool:
         """Go past the next token if it is this one."""

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,9 @@ from workbench.runs.tables.filter import (
     parse,
     value_in_condition,
 )
+from workbench.runs.tables.groups import group_text, hashable, identity, members, statistics
 from workbench.runs.tables.importance import LEAST, Factor, importances
-from workbench.settings import Settings, setting_text
+from workbench.settings import Settings
 from workbench.ui import format, texts
 from workbench.ui.canvas.metrics import is_loss
 from workbench.ui.canvas.runs.runs_table import ADDED, CELL, COLUMNS, METRICS, finite, moving
@@ -259,7 +259,7 @@ def _groupable(runs: Sequence[_Known], differing: Mapping[str, Any]) -> list[str
     """The columns by which these runs can be grouped: few values, of which one is common."""
     built = dict.fromkeys(f"build.{name}" for run in runs for name in run.brief.build)
     names = ["study", "tags", "status", "model", *built, *differing]
-    different = {name: {_identity(name, run.facts.get(name)) for run in runs} for name in names}
+    different = {name: {identity(name, run.facts.get(name)) for run in runs} for name in names}
     return [name for name, values in different.items() if 1 < len(values) <= GROUPS]
 
 
@@ -326,51 +326,27 @@ def _groups(runs: Sequence[_Known], view: View, columns: Sequence[str]) -> list[
     """For each value of a column how many runs have it, and the mean and range of these columns
     with numbers.
     """
-    by_value: dict[Value, tuple[Value, list[_Known]]] = {}
-    for run in runs:
-        value = run.facts.get(view.group)
-        members = value if isinstance(value, tuple) and value else (_hashable(value),)
-        for member in members:
-            by_value.setdefault(_identity(view.group, member), (member, []))[1].append(run)
-    largest = sorted(by_value.values(), key=lambda group: -len(group[1]))[:GROUPS]
+    known = [run.facts for run in runs]
+    by_value = [(value, [known[i] for i in places]) for value, places in members(known, view.group)]
+    largest = sorted(by_value, key=lambda group: -len(group[1]))[:GROUPS]
 
-    def order(group: tuple[Value, list[_Known]]) -> tuple[bool, Any]:
-        numbers = _numbers(group[1], view.sort)
+    def order(group: tuple[Value, list[Facts]]) -> tuple[bool, Any]:
         if view.sort in columns:
-            return not len(numbers), sort_key(float(numbers.mean()) if len(numbers) else None)
+            found = statistics(group[1], view.sort)
+            return found is None, sort_key(None if found is None else found.mean)
         return is_missing(group[0]), sort_key(group[0])
 
     ordered = sorted(largest, key=order, reverse=view.sort in columns and view.down)
-    times = Counter(value for value, _ in by_value.values())
+    times = Counter(value for value, _ in by_value)
     return [
         {
-            "value": cut(_group_text(view.group, value), VALUE),
+            "value": cut(group_text(view.group, value), VALUE),
             "filter": _within(view, value) if times[value] == 1 else "",
-            "count": len(members),
-            "cells": [_statistics(name, members) for name in columns],
+            "count": len(inside),
+            "cells": [_statistics(name, inside) for name in columns],
         }
-        for value, members in ordered
+        for value, inside in ordered
     ]
-
-
-def _hashable(value: Value) -> Value:
-    """The value of a group; an empty list of tags, an empty text and NaN are no value."""
-    return None if is_missing(value) else value
-
-
-@lru_cache(4096, typed=True)
-def _identity(name: str, value: Value) -> Value:
-    """What is equal for runs of one group: of a setting its text, since 1 batch and 1.0 of all
-    batches are equal numbers.
-    """
-    if value is None or name not in Settings.model_fields:
-        return value
-    return setting_text.recorded(name, value)
-
-
-def _group_text(name: str, value: Value) -> str:
-    is_setting = name in Settings.model_fields and not is_missing(value)
-    return setting_text.short(name, value) if is_setting else _text(name, value)
 
 
 def _within(view: View, value: Value) -> str:
@@ -390,22 +366,12 @@ def _narrowed(filter: str, condition: str) -> str:
     return f"({filter}) and {condition}" if is_condition(filter) else condition
 
 
-def _numbers(runs: Sequence[_Known], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    values = [run.facts.get(name) for run in runs]
-    return np.array(
-        [value for value in values if isinstance(value, int | float) and math.isfinite(value)],
-        np.float64,
-    )
-
-
-def _statistics(name: str, runs: Sequence[_Known]) -> str:
+def _statistics(name: str, runs: Sequence[Facts]) -> str:
     """The mean, and the range where it has one: "0.31 (0.2 – 0.5)"."""
-    numbers = _numbers(runs, name)
-    if not len(numbers):
+    found = statistics(runs, name)
+    if found is None:
         return ""
-    low, mean, high = (
-        _text(name, float(value)) for value in (numbers.min(), numbers.mean(), numbers.max())
-    )
+    mean, low, high = (_text(name, value) for value in found)
     return mean if low == high else f"{mean} ({low} – {high})"
 
 
@@ -469,7 +435,7 @@ def _condition_within(axis: _Axis, runs: Sequence[_Known], low: float, high: flo
     """
     name = name_in_condition(axis.name)
     inside = [
-        _hashable(run.facts.get(axis.name))
+        hashable(run.facts.get(axis.name))
         for run, place in zip(runs, axis.places, strict=True)
         if place is not None and low <= place <= high
     ]
@@ -513,7 +479,7 @@ class _Axis:
     @classmethod
     def of(cls, name: str, runs: Sequence[_Known]) -> _Axis | None:
         """The axis of a column; None: its values do not differ, or too many texts do."""
-        values = [_hashable(run.facts.get(name)) for run in runs]
+        values = [hashable(run.facts.get(name)) for run in runs]
         different = {value for value in values if value is not None}
         if len({*values}) < 2 or not different:
             return None
