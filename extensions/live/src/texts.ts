@@ -364,6 +364,7 @@ export const texts = {
     filterPlaceholder: "Words, or: lr < 1e-3 and val_loss < 0.1",
     filterTooltip: "Words are searched in names, notes, tags and settings. Comparisons of columns are joined by and, or, not and parentheses: lr < 1e-3 and (optimizer == adamw or tags == baseline). bench.runs.filter takes the same text",
     problem: (mistake: string) => `${mistake} Until then the filter before it holds.`,
+    unmatched: (hint: string) => hint.charAt(0).toUpperCase() + hint.slice(1),
     groupBy: "Group runs",
     noGroups: "no groups",
     by: (column: string) => `by ${column}`,

@@ -5,6 +5,7 @@ indexed by position or id.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self, SupportsIndex, overload
@@ -25,7 +26,7 @@ from workbench.runs.run import Run
 from workbench.runs.tables.brief import COLUMNS, RunBrief
 from workbench.runs.tables.compare import differences
 from workbench.runs.tables.facts import columns_of, facts, metric_column
-from workbench.runs.tables.filter import Facts, parse, unknown_column
+from workbench.runs.tables.filter import Facts, no_such_value, parse, unknown_column
 from workbench.runs.tables.groups import RunGroups
 from workbench.runs.tables.render import html_table, sparkline, text_table
 from workbench.units import duration, number
@@ -101,7 +102,7 @@ class RunList(list[Run]):
         It compares settings, metrics (their best values; "val_loss.last" is the last one), "loss",
         "time" in seconds, "updates", "status", "tags", "study", "model" and "build.width". Words
         without a comparison are a search. Each record is read once for it. The panel's table of
-        runs takes the same text.
+        runs takes the same text. A warning names a text that no run has (`status == finish`).
         """
         if not isinstance(condition, str):
             raise TypeError(
@@ -111,11 +112,15 @@ class RunList(list[Run]):
         if not self:  # nobody knows which metrics there will be
             return type(self)()
         known = _known(self)
+        columns = columns_of(known)
         try:
-            holds = parse(condition, columns_of(known))
+            holds = parse(condition, columns)
         except ValueError as error:
             raise ValueError(f"condition={shown(condition)}: {error}") from None
-        return type(self)(run for run, values in zip(self, known, strict=True) if holds(values))
+        runs = type(self)(run for run, values in zip(self, known, strict=True) if holds(values))
+        if not runs and (why := no_such_value(condition, columns, known)):
+            warnings.warn(f"condition={shown(condition)}: {why}", stacklevel=2)
+        return runs
 
     def groupby(self, by: str) -> RunGroups:
         """The runs by the values of a column: `runs.groupby("lr")` prints the mean and the range

@@ -141,6 +141,8 @@ export interface RunsHead {
   filter: string;
   /** The mistake in the filter; "": it has none. */
   problem: string;
+  /** Which of its values no run has; "": each has a run, or is no text. */
+  hint: string;
   sort: string;
   down: boolean;
   /** The number of the first row, of so many that match, of so many that are known. `waiting`: so many are being read; `unread`: older ones are not. */

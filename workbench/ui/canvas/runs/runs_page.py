@@ -22,6 +22,7 @@ from workbench.runs.tables.filter import (
     Value,
     is_condition,
     name_in_condition,
+    no_such_value,
     parse,
     value_in_condition,
 )
@@ -144,6 +145,9 @@ class Pages:
         columns = columns_of([run.facts for run in known])
         problem = self._parse(view.filter, columns)
         matching = [run for run in known if self._condition(run.facts)]
+        hint = ""
+        if known and not matching and not problem:
+            hint = no_such_value(view.filter, columns, [run.facts for run in known])
         _sort(matching, view)
         differing, groupable = self._distinct(matching)
         shown = list(view.columns) if view.columns is not None else _usual(matching, differing)
@@ -157,6 +161,7 @@ class Pages:
             "automatic": view.columns is None,
             "filter": cut(view.filter, ADDED),
             "problem": cut(problem, ADDED),
+            "hint": cut(hint, ADDED),
             "sort": cut(view.sort, CELL),
             "down": view.down,
             "start": start,
