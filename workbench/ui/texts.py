@@ -493,6 +493,16 @@ def not_training(job: str) -> str:
 
 # -- a run as an HTML file
 
+PAGE = (
+    "# One file, which opens in a browser without a server or Python: the plots of this panel,\n"
+    "# the results and the settings of the run. What you watched is in it, too."
+)
+
+
+def no_page(path: str) -> str:
+    return f"{path} is no name of a page: give one that ends in .html."
+
+
 RESULTS, CHOSEN_SETTINGS, ALL_SETTINGS = "Results", "Chosen settings", "All settings"
 LIVE_CHANGES, MODEL_AND_VERSIONS = "Changed while it trained", "Model and versions"
 LAST, BEST, VALUE, UPDATE, SETTING = "last", "best", "value", "update", "setting"

@@ -131,6 +131,7 @@ export const texts = {
       settings: "Settings",
       lightning: "Script on Lightning",
       workbench: "Script on the workbench",
+      page: "HTML page",
     } as Record<string, string>,
     options: "In the script:",
     option: {
@@ -147,6 +148,7 @@ export const texts = {
     writeTooltip: "Write it to this file; a script or notebook gets the starting weights beside it",
     title: (format: string, run: string) => `${format} of ${run}`,
     lines: (n: number) => count(n, "line", "lines") + ", not written yet",
+    unwritten: "not written yet",
   },
 
   lrFinder: {
@@ -553,6 +555,8 @@ export const texts = {
     doing: (state: string, share: number, seed: number) =>
       state === "trains" && seed > 0 ? `trains seed ${seed}` : state === "completed" ? (share >= 1 ? "whole fit" : "halted") : state,
     open: "Details",
+    showRun: (run: string) => `Show ${run}`,
+    showRunTooltip: "Put this run on the stage: its loss, metrics and gradients",
     openTooltip: "Why it was tried, what it cost, its run",
     stopTrial: "Stop",
     seeds: "Seeds",
