@@ -10,7 +10,7 @@ import type { PaletteOf } from "./scales";
 const DASH = [6, 3];
 
 export class Overlay {
-  private readonly tag = el("div", "wb-tag");
+  private readonly tag = el("div", "wb-tag wb-tag-right");
 
   /** kind: that of the jobs whose curves this plot can have; places: the column of the horizontal axis, undefined: the curves have none. */
   constructor(private readonly store: Store, private readonly colours: PaletteOf, private readonly kind: string, private readonly places: () => number | undefined) {

@@ -1,6 +1,6 @@
 // Settings against results: parallel coordinates, a line for each run, and what part of the differences each setting explains.
 
-import { el } from "../shared/dom";
+import { el, focusIn } from "../shared/dom";
 import type { Store } from "../data/store";
 import type { Explained as Told } from "../data/messages";
 import { texts } from "../texts";
@@ -11,6 +11,7 @@ const HEIGHT = 224, TOP = 31, BOTTOM = 20, SIDE = 46;
 const TEXT = 6.3; // pixels of a character
 const TOP_PLACE = 999; // of an axis, as workbench/ui/canvas/runs/runs_page.py has it
 const REACH = 14; // pixels beside an axis where it is taken hold of
+const BEYOND = 8; // pixels beyond its ends, so that a drag reaches them
 const CLICK = 4; // pixels: less is no drag
 
 type Part = [low: number, high: number]; // of an axis, in places
@@ -28,6 +29,7 @@ export class Explained {
   private readonly brushed = el("div", "wb-brushed");
   private readonly brushes = new Map<string, Part>(); // by the name of the axis
   private readonly drawnLines = new Map<string, SVGElement>(); // by run
+  private isDragged = false; // what is drawn anew would lose the pointer
   private told = "";
   private readonly observer = new ResizeObserver(() => this.draw());
 
@@ -56,13 +58,15 @@ export class Explained {
   draw(): void {
     const { explained } = this.store.state;
     this.root.hidden = !explained;
-    if (!explained) return;
+    if (!explained || this.isDragged) return;
     const chosen = explained.runs.filter(({ run }) => this.chosen(run)).map(({ run }) => run); // their lines are strong
     for (const name of [...this.brushes.keys()]) if (!explained.axes.some((axis) => axis.name === name)) this.brushes.delete(name);
     const told = JSON.stringify([explained, chosen, [...this.brushes], this.lines.clientWidth]);
     if (told === this.told) return;
     this.told = told;
+    const held = focusIn(this.lines) !== null;
     this.lines.replaceChildren(...(explained.axes.length > 1 && explained.runs.length > 1 ? [this.parallel(explained)] : []));
+    if (held) this.lines.querySelector<SVGElement>("svg")?.focus({ preventScroll: true });
     this.drawShares(explained);
     this.caption.textContent = this.said(explained);
     this.fade();
@@ -128,7 +132,7 @@ export class Explained {
 
   /** What takes hold of an axis, and the part of it that is brushed. */
   private brush(svg: SVGElement, name: string, x: number, y: (place: number) => number): SVGElement[] {
-    const held = drawn("rect", { x: x - REACH, width: 2 * REACH, y: y(TOP_PLACE), height: y(0) - y(TOP_PLACE), class: "wb-parallel-hold" });
+    const held = drawn("rect", { x: x - REACH, width: 2 * REACH, y: y(TOP_PLACE) - BEYOND, height: y(0) - y(TOP_PLACE) + 2 * BEYOND, class: "wb-parallel-hold" });
     const part = drawn("rect", { x: x - 7, width: 14, y: 0, height: 0, rx: 2, class: "wb-parallel-brush" });
     const show = () => {
       const [low, high] = this.brushes.get(name) ?? [0, 0];
@@ -145,6 +149,7 @@ export class Explained {
       event.preventDefault();
       svg.focus({ preventScroll: true });
       held.setPointerCapture(event.pointerId);
+      this.isDragged = true;
       const [from, start] = [place(event), event.clientY];
       const move = (now: PointerEvent) => {
         if (Math.abs(now.clientY - start) < CLICK) this.brushes.delete(name);
@@ -154,6 +159,7 @@ export class Explained {
       };
       const end = () => {
         held.removeEventListener("pointermove", move);
+        this.isDragged = false;
         this.draw();
       };
       move(event);
