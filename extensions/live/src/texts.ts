@@ -104,7 +104,7 @@ export const texts = {
 
   failure: {
     label: "Error", traceback: "Traceback", copyTraceback: "Copy the traceback",
-    halve: "Take half of the batch, twice as often", search: "Find a batch size that fits",
+    halve: "Half the batch, with twice as many in an update", search: "Find a batch size that fits",
     title: (job: string, type: string) => `${job}: ${type}`,
   },
 
