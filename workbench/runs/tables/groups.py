@@ -33,13 +33,13 @@ def members(runs: Sequence[Facts], column: str) -> list[tuple[Value, list[int]]]
     """For each value of a column the places of the runs that have it. A run with two tags is in
     two groups; None: the runs without a value.
     """
-    by_value: dict[Value, tuple[Value, list[int]]] = {}
-    for place, run in enumerate(runs):
+    places: dict[Value, tuple[Value, list[int]]] = {}
+    for index, run in enumerate(runs):
         value = run.get(column)
         values = value if isinstance(value, tuple) and value else (hashable(value),)
-        for one_value in values:
-            by_value.setdefault(identity(column, one_value), (one_value, []))[1].append(place)
-    return [*by_value.values()]
+        for member in values:
+            places.setdefault(identity(column, member), (member, []))[1].append(index)
+    return [*places.values()]
 
 
 def statistics(runs: Sequence[Facts], column: str) -> Statistics | None:
@@ -112,9 +112,11 @@ class RunGroups:
         """
         columns: dict[Any, Any] = {("count", ""): [len(runs) for _, runs in self.groups]}
         for name in self._columns:
-            found = [statistics(facts, name) for facts in self._facts]
-            for at, of in enumerate(("mean", "min", "max")):
-                columns[name, of] = [math.nan if one is None else one[at] for one in found]
+            of_groups = [statistics(facts, name) for facts in self._facts]
+            for at, kind in enumerate(("mean", "min", "max")):
+                columns[name, kind] = [
+                    math.nan if of_group is None else of_group[at] for of_group in of_groups
+                ]
         frame = data_frame(columns)
         frame.index = [value for value, _ in self.groups]
         return frame.rename_axis(self.by)
@@ -144,8 +146,9 @@ def group_text(column: str, value: Value) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _cell(column: str, found: Statistics | None) -> str:
-    if found is None:
+def _cell(column: str, of_group: Statistics | None) -> str:
+    if of_group is None:
         return ""
-    mean, low, high = (duration(v) if column == "time" else number(v) for v in found)
+    text = duration if column == "time" else number
+    mean, low, high = map(text, of_group)
     return mean if low == high else f"{mean} ({low} – {high})"

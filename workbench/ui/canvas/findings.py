@@ -20,7 +20,7 @@ from workbench.runs.record.stream import joined
 from workbench.ui import format, texts
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
-_RAN_OUT = re.compile(r"^Memory ran out at batch_size=(\d+): .+$", re.MULTILINE)
+_RAN_OUT = re.compile(r"^Memory\sran\sout\sat\sbatch_size=(\d+): .+$", re.MULTILINE)
 """The note of `instruments/memory.py: explain_out_of_memory`, which needs torch."""
 MOST = 12
 TEXT = 700

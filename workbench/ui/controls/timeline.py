@@ -114,8 +114,8 @@ class Timeline:
             finding = None
             with contextlib.suppress(RecordGone):
                 finding = in_doubt(examine(joined(stream(now(job.events), COLUMNS))))
-            told = None if finding is None else [finding.level, finding.trouble]
-            self._troubles[job.id] = told
+            words = None if finding is None else [finding.level, finding.trouble]
+            self._troubles[job.id] = words
         return self._troubles[job.id]
 
     def _differences(self, job: Any) -> dict[str, Any]:

@@ -193,9 +193,9 @@ class Pages:
         """
         runs = _valued(self._matching, view)
         conditions = []
-        for name, part in brushes.items():
+        for name, interval in brushes.items():
             axis = _Axis.of(name, runs)
-            match part:
+            match interval:
                 case [float() | int() as low, float() | int() as high] if axis is not None:
                     conditions.append(_condition_within(axis, runs, low, high))
         return _narrowed(view.filter, " and ".join(filter(None, conditions)))
@@ -337,8 +337,8 @@ def _groups(runs: Sequence[_Known], view: View, columns: Sequence[str]) -> list[
 
     def order(group: tuple[Value, list[Facts]]) -> tuple[bool, Any]:
         if view.sort in columns:
-            found = statistics(group[1], view.sort)
-            return found is None, sort_key(None if found is None else found.mean)
+            of_group = statistics(group[1], view.sort)
+            return of_group is None, sort_key(None if of_group is None else of_group.mean)
         return is_missing(group[0]), sort_key(group[0])
 
     ordered = sorted(largest, key=order, reverse=view.sort in columns and view.down)
@@ -373,10 +373,10 @@ def _narrowed(filter: str, condition: str) -> str:
 
 def _statistics(name: str, runs: Sequence[Facts]) -> str:
     """The mean, and the range where it has one: "0.31 (0.2 – 0.5)"."""
-    found = statistics(runs, name)
-    if found is None:
+    of_group = statistics(runs, name)
+    if of_group is None:
         return ""
-    mean, low, high = (_text(name, value) for value in found)
+    mean, low, high = (_text(name, value) for value in of_group)
     return mean if low == high else f"{mean} ({low} – {high})"
 
 
@@ -439,15 +439,15 @@ def _condition_within(axis: _Axis, runs: Sequence[_Known], low: float, high: flo
     it.
     """
     name = name_in_condition(axis.name)
-    inside = [
+    values = [
         hashable(run.facts.get(axis.name))
-        for run, place in zip(runs, axis.places, strict=True)
-        if place is not None and low <= place <= high
+        for run, at in zip(runs, axis.places, strict=True)
+        if at is not None and low <= at <= high
     ]
-    numbers = [value for value in inside if isinstance(value, int | float)]
+    numbers = [value for value in values if isinstance(value, int | float)]
     if not axis.has_choices and numbers:
         return f"{min(numbers)!r} <= {name} <= {max(numbers)!r}"
-    named = [value_in_condition(value) for value in dict.fromkeys(inside)]
+    named = [value_in_condition(value) for value in dict.fromkeys(values)]
     choices = [f"{name} == {text}" for text in named if text is not None]
     return f"({' or '.join(choices)})" if len(choices) > 1 else "".join(choices)
 
