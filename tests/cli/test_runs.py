@@ -201,7 +201,7 @@ def test_list_has_a_line_a_run(tmp_path: Path) -> None:
     bars = "█▂▂▂▁▁▁▁▁▁▁▁▁▁▁▁"
     assert (
         first.split()
-        == f"0001-fit finished 200 20 s {bars} val_loss 0.25 pinned baseline #sgd #long".split()
+        == f"0001-fit finished, average behind 200 20 s {bars} val_loss 0.25 pinned baseline #sgd #long".split()
     )
     assert second.endswith("val_loss 0.25")
     found = data(tmp_path, "list")

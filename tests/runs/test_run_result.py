@@ -503,6 +503,8 @@ def test_a_part_of_the_picture_may_be_asked_for() -> None:
     assert isinstance(run.plot("clip"), Figure)
     ax = Figure().subplots()
     assert run.plot("lr", ax) is run.plot("lr", ax=ax) is ax
+    with pytest.raises(TypeError, match=r"plot\(ax='val_loss'\): give axes of matplotlib"):
+        run.plot("loss", "val_loss")  # type: ignore[arg-type]
     ax = Figure().subplots()
     assert run.plot(ax) is ax
     assert ax.get_title(loc="left") == "Loss"

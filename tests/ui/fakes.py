@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +258,16 @@ def flush(
         "layer_norms": pack(per_layer),
     }
     return StepsDone(step, every, rows, epoch, float(steps[-1] + 1) / 7.6, columns)
+
+
+def diverging(job: FakeJob) -> Iterator[Event]:
+    """A fit whose loss grows until its only validation."""
+    yield RunStarted(job.id, "fit", job.settings.model_dump(), "cuda:0", LAYERS, 60, 1)
+    steps = flush(0, 60)
+    losses = {"loss": pack(np.geomspace(2.0, 1e9, 60))}
+    yield replace(steps, columns={**steps.columns, **losses})
+    yield Validated(60, 0, {"val_loss": 8e8})
+    yield RunEnded("finished", 60, 4.0, metrics={"val_loss": 8e8})
 
 
 def training(job: FakeJob, epochs: int, updates: int) -> Iterator[Event]:

@@ -458,6 +458,8 @@ def test_errors_and_messages_of_a_job_are_shown_and_escaped(panel: Panel, bench:
         "type": "ValueError",
         "message": "no",
         "where": "cell 4, line 7: net(x)",
+        "advice": "",
+        "remedies": [],
     }
     assert trace.endswith("ééValueError: no")
     # It goes when the next job starts, as the notice of a click that failed does.
@@ -526,6 +528,21 @@ def test_export_offers_other_formats(panel: Panel, bench: FakeBench) -> None:
     asked(panel, "write_script", path="")
     wait_for(lambda: bench.exported)
     assert bench.exported == ["train.ipynb"]
+
+
+def test_export_writes_a_page(panel: Panel, bench: FakeBench) -> None:
+    shown = panel.canvas._picture.outbox._values
+    panel.run.export.pressed = True
+    asked(panel, "choose_format", format="page")
+    wait_for(lambda: (shown.get("script") or {}).get("format") == "page")
+    assert shown["script.0"]["text"].startswith("bench.export('run.html')\n")
+    asked(panel, "write_script", path="run.py")
+    wait_for(lambda: panel.notice.lines != [])
+    assert "run.py is no name of a page: give one that ends in .html." in panel.notice.lines[0][1]
+    asked(panel, "write_script", path="")
+    wait_for(lambda: bench.exported)
+    assert bench.exported == ["run.html"]
+    assert bench.export_options == {}
 
 
 def test_a_script_has_the_options_that_are_ticked(panel: Panel, bench: FakeBench) -> None:

@@ -20,6 +20,8 @@ ENDINGS: Mapping[str, str] = {
 """The formats of an export, each with its file name extension."""
 
 
+Choice = Format | Literal["page"]
+"""What the panel's form writes: a format, or the page."""
 PAGES = (".html", ".htm")
 """The extensions of a page with the plots of a run, which is no script."""
 

@@ -401,9 +401,12 @@ class StateFold:
         )
 
 
-def shown_status(status: Status, unseen: bool) -> str:
-    """The text for a status: "running?" for a run whose process cannot be seen from here."""
-    return f"{status}?" if unseen else status
+def shown_status(status: Status, unseen: bool, trouble: str = "") -> str:
+    """The text for a status: "running?" for a run whose process cannot be seen from here, and
+    "finished, diverged" where its result is in doubt.
+    """
+    shown = f"{status}?" if unseen else status
+    return f"{shown}, {trouble}" if trouble else shown
 
 
 def where_written(header: Mapping[str, Any]) -> str:

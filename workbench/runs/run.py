@@ -36,7 +36,7 @@ from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
 from workbench.runs.folder import pack as packing
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
 from workbench.runs.folder.pack import Which
-from workbench.runs.health import Finding, examine
+from workbench.runs.health import Finding, examine, in_doubt
 from workbench.runs.health.search_results import Answer, SearchResults
 from workbench.runs.printable import printable
 from workbench.runs.record.event_log import Recorded, RecordGone, now
@@ -598,13 +598,23 @@ class Run(RunRecord):
         return f"<table><caption>Run {html.escape(self.id)}</caption>{rows}</table>"
 
     def _facts(self) -> list[tuple[str, str]]:
-        facts = [("", f"{self.kind} {read.shown_status(self.status, self.unseen)}".strip())]
+        facts = [("", f"{self.kind} {self._shown_status}".strip())]
         facts += [("updates", str(self.step))] if self.step or self.kind == "fit" else []
         facts += [("name", self.name)] if self.name else []
         try:
             return facts + self._recorded_facts()
         except RecordGone:
             return [*facts, ("time", duration(self.seconds)), ("record", "deleted")]
+
+    @property
+    def _shown_status(self) -> str:
+        """The status, and a word where health puts the result in doubt: "finished, diverged"."""
+        finding = None
+        with contextlib.suppress(RecordGone):
+            finding = in_doubt(self.health)
+        return read.shown_status(
+            self.status, self.unseen, "" if finding is None else finding.trouble
+        )
 
     def _recorded_facts(self) -> list[tuple[str, str]]:
         facts = [("found", self.answer)] if self.answer else []

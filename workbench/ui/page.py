@@ -118,7 +118,7 @@ def _head(run: Run) -> str:
     name = f" <small>{_escaped(run.name)}</small>" if run.name else ""
     facts = [
         format.job(run.kind) if run.kind else "",
-        read.shown_status(run.status, run.unseen),
+        RunBrief.of(run).shown_status,
         counted(run.step, "update") if run.step else "",
         duration(run.seconds),
         ", ".join(run.tags),

@@ -137,7 +137,7 @@ class Panel(PanelBase):
             bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error, self._offer_runs
         )
         self.studies = Studies(bench, self.canvas, self.notice, lambda: self.timeline.show())
-        self.timeline = Timeline(bench, put, self.studies.chips)
+        self.timeline = Timeline(bench, put, self.studies.chips, self.notice.error)
         self._requests = CanvasRequests(
             bench,
             self.notice.error,
@@ -193,7 +193,11 @@ class Panel(PanelBase):
     def _asked(self, message: Mapping[str, Any]) -> None:
         """Carry out what the user did in the front end."""
         try:
-            heard = self._hear_controls(message) or self.studies.hear(message)
+            heard = (
+                self._hear_controls(message)
+                or self.studies.hear(message)
+                or self.timeline.hear(message)
+            )
         except Exception as error:  # noqa: BLE001 - shown to the person who clicked
             self.notice.error(error, texts.ACTIONS["canvas"])
             return

@@ -381,6 +381,10 @@ def another_model(model: str) -> str:
     return f"it is a run of another model ({model})"
 
 
+def or_beyond(value: str, sign: str) -> str:
+    return f"{sign} {value}"
+
+
 def at_its_end(end: str) -> str:
     return f"it has come to its end ({end}): enter more epochs above to continue it"
 
@@ -492,6 +496,16 @@ def not_training(job: str) -> str:
 
 
 # -- a run as an HTML file
+
+PAGE = (
+    "# One file, which opens in a browser without a server or Python: the plots of this panel,\n"
+    "# the results and the settings of the run. What you watched is in it, too."
+)
+
+
+def no_page(path: str) -> str:
+    return f"{path} is no name of a page: give one that ends in .html."
+
 
 RESULTS, CHOSEN_SETTINGS, ALL_SETTINGS = "Results", "Chosen settings", "All settings"
 TRIALS_AND_RUNS, OF_ALL_TRIALS = "All trials with their runs", "Settings of all trials"

@@ -102,7 +102,11 @@ export const texts = {
     set: (settings: string) => `Set ${settings}`,
   },
 
-  failure: { label: "Error", traceback: "Traceback", copyTraceback: "Copy the traceback", title: (job: string, type: string) => `${job}: ${type}` },
+  failure: {
+    label: "Error", traceback: "Traceback", copyTraceback: "Copy the traceback",
+    halve: "Half the batch, with twice as many in an update", search: "Find a batch size that fits",
+    title: (job: string, type: string) => `${job}: ${type}`,
+  },
 
   kernel: {
     ended: "The kernel has ended.",
@@ -127,6 +131,7 @@ export const texts = {
       settings: "Settings",
       lightning: "Script on Lightning",
       workbench: "Script on the workbench",
+      page: "HTML page",
     } as Record<string, string>,
     options: "In the script:",
     option: {
@@ -143,6 +148,7 @@ export const texts = {
     writeTooltip: "Write it to this file; a script or notebook gets the starting weights beside it",
     title: (format: string, run: string) => `${format} of ${run}`,
     lines: (n: number) => count(n, "line", "lines") + ", not written yet",
+    unwritten: "not written yet",
   },
 
   lrFinder: {
@@ -360,6 +366,7 @@ export const texts = {
     filterPlaceholder: "Words, or: lr < 1e-3 and val_loss < 0.1",
     filterTooltip: "Words are searched in names, notes, tags and settings. Comparisons of columns are joined by and, or, not and parentheses: lr < 1e-3 and (optimizer == adamw or tags == baseline). bench.runs.filter takes the same text",
     problem: (mistake: string) => `${mistake} Until then the filter before it holds.`,
+    unmatched: (hint: string) => hint.charAt(0).toUpperCase() + hint.slice(1),
     groupBy: "Group runs",
     noGroups: "no groups",
     by: (column: string) => `by ${column}`,
@@ -377,7 +384,12 @@ export const texts = {
     explainTooltip: "Draw a line for each run through its settings to its result, and what each setting explains",
     explained: "Settings against results",
     explainedCaption: (drawn: number, all: number, metric: string, isMax: boolean) =>
-      `${drawn === all ? `${drawn} runs` : `${drawn} of ${all} runs`} by their best ${metric}; the ${isMax ? "highest" : "lowest"} in strong colour. Click a line to select its run.`,
+      `${drawn === all ? `${drawn} runs` : `${drawn} of ${all} runs`} by their best ${metric}; the ${isMax ? "highest" : "lowest"} in strong colour. Click a line to select its run; drag along an axis to keep those within.`,
+    parallel: "A line for each run. The filter above the table narrows them, too",
+    brushed: (inside: number, of: number) => `${inside} of ${of} runs are within.`,
+    onlyBrushed: "Only these",
+    onlyBrushedTooltip: "Filter the table for the runs within",
+    clearBrush: "Clear",
     nothingDiffers: "There is nothing to draw: it needs two runs with a validation that differ in a setting.",
     importance: "What explains the differences",
     importanceTooltip: "The share of the differences in rank that each setting explains by itself. The thin line holds nine of ten resamples of these runs",
@@ -544,6 +556,8 @@ export const texts = {
     doing: (state: string, share: number, seed: number) =>
       state === "trains" && seed > 0 ? `trains seed ${seed}` : state === "completed" ? (share >= 1 ? "whole fit" : "halted") : state,
     open: "Details",
+    showRun: (run: string) => `Show ${run}`,
+    showRunTooltip: "Put this run on the stage: its loss, metrics and gradients",
     openTooltip: "Why it was tried, what it cost, its run",
     stopTrial: "Stop",
     seeds: "Seeds",
@@ -563,6 +577,7 @@ export const texts = {
     label: "Jobs of this bench",
     tooltip: (run: string, status: string) => `Show ${run} (${status})`,
     note: (changes: string) => `(${changes})`,
+    overlaid: (run: string, loss: string) => (loss ? `${run}, loss ${loss} at its end` : run),
     restore: "Restore these settings",
     restoreTooltip: (settings: string) => `Set ${settings}, as this job had it`,
   },

@@ -95,6 +95,8 @@ export function show(store: Store, host: HTMLElement): () => void {
     { topics: ["progress", "said", "memory", "health"], draw: () => progress.draw() },
     ...study.drawers(on("study")),
     { topics: ["timeline", "opened", "stage", "study"], draw: () => timeline.draw() },
+    { topics: ["overlay"], draw: () => loss.lay(), plot: true, shown: on("fit") },
+    { topics: ["overlay"], draw: () => finder.lay(), plot: true, shown: on("find_lr") },
     { topics: ["queue"], draw: () => queue.draw() },
     { topics: ["script", "writing"], draw: () => script.draw() },
     { topics: ["followed", "still"], draw: () => {

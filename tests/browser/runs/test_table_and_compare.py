@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, expect
 from tests.browser.canvas import Canvas, canvas_in
 from tests.runs.tables.test_brief import recorded
 from tests.server.records import Record
-from tests.ui.fakes import FakeBench
+from tests.ui.fakes import FakeBench, diverging
 from tests.waiting import wait_for
 from workbench.events import Changed, Event, RunEnded, RunStarted, StepsDone, Validated, pack
 from workbench.runs.tables.brief import RunBrief
@@ -130,5 +130,75 @@ def test_many_runs_come_in_pages(browser: Browser, tmp_path: Path) -> None:
         page.locator(".wb-runs th[data-column=lr] .wb-sort").click()
         until(canvas, lambda: "0055-fit" in rows.first.inner_text())
         expect(page.get_by_role("checkbox", name="Select 0055-fit")).to_be_checked()
+        assert canvas.complaints == []
+    panel.close()
+
+
+def test_chips_lay_curves_over_the_plot_and_axes_are_brushed(
+    browser: Browser, tmp_path: Path
+) -> None:
+    steps = np.arange(400)
+    for number in range(1, 9):
+        loss = 0.2 + number / 10 + 2 * np.exp(-steps / 80)
+        if number == 8:
+            loss = 2.3 + 1e6 * (1 - np.exp(-steps / 20))
+        recorded(tmp_path, fit(number, 400, loss, number / 100), f"{number:04d}-fit")
+    bench = FakeBench(epochs=2, updates=100)
+    bench.root = tmp_path
+    panel = Panel(bench)
+    with canvas_in(browser, panel=panel) as canvas:
+        canvas.open()
+        page = canvas.page
+        for job in (bench.fit(), bench._start("fit", diverging), bench.fit()):
+            assert job.wait(60)
+        chips = page.locator(".wb-chip")
+        until(canvas, lambda: chips.count() == 3)
+        expect(chips.nth(1)).to_contain_text("diverged")
+        expect(chips.nth(1)).to_have_attribute("data-trouble", "error")
+        name = page.locator(".wb-loss .wb-tag")
+        expect(name).to_be_hidden()
+        chips.nth(0).hover()
+        until(canvas, lambda: name.is_visible())
+        expect(name).to_contain_text("fit-1, loss 0.")
+        canvas.screenshot("chip-overlay")
+        page.mouse.move(0, 0)
+        expect(name).to_be_hidden()
+        chips.nth(1).focus()
+        until(canvas, lambda: name.is_visible())
+        expect(name).to_contain_text("fit-2")
+        chips.nth(2).focus()  # what the plot shows
+        expect(name).to_be_hidden()
+
+        canvas.tab("Runs")
+        rows = page.locator(".wb-runs tbody tr")
+        until(canvas, lambda: rows.count() == 8)
+        page.get_by_role("button", name="Settings against results").click()
+        lines = page.locator(".wb-parallel-line")
+        until(canvas, lambda: lines.count() == 8)
+        expect(page.locator(".wb-parallel")).to_contain_text("≥ 1.")
+        axis = page.locator(".wb-parallel-hold").first
+        axis.scroll_into_view_if_needed()
+        box = axis.bounding_box()
+        assert box is not None
+        x, bottom = box["x"] + box["width"] / 2, box["y"] + box["height"]
+
+        def brush() -> None:
+            page.mouse.move(x, bottom - 1)
+            page.mouse.down()
+            page.mouse.move(x, bottom - box["height"] * 0.6, steps=4)
+            page.mouse.up()
+
+        brush()
+        pale = page.locator(".wb-parallel-line.wb-pale")
+        inside = 8 - pale.count()
+        assert inside == 5  # rates up to 60% of the axis from 0.01 to 0.08
+        expect(page.locator(".wb-brushed")).to_contain_text(f"{inside} of 8 runs are within.")
+        canvas.screenshot("brushed")
+        page.keyboard.press("Escape")
+        expect(pale).to_have_count(0)
+        brush()
+        page.get_by_role("button", name="Only these").click()
+        until(canvas, lambda: rows.count() == inside)
+        expect(page.get_by_role("searchbox", name="Filter")).to_have_value(re.compile("<= lr <="))
         assert canvas.complaints == []
     panel.close()

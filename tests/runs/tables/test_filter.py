@@ -52,6 +52,18 @@ def test_what_a_condition_means(condition: str, holds: bool) -> None:
     assert parse(condition, RUN)(RUN) is holds
 
 
+def test_a_text_that_no_run_has_is_named_with_the_nearest_one(tmp_path: Path) -> None:
+    recorded(tmp_path, events(20, id="0001-fit"), "0001-fit")
+    runs = RunList.of(tmp_path)
+    annotate(tmp_path / "runs" / "0001-fit", tags=["baseline"])
+    with pytest.warns(UserWarning, match="no run has status == 'finish': near it are finished"):
+        assert runs.filter("status == finish") == []
+    with pytest.warns(UserWarning, match="no run has tags == 'base': near it are baseline"):
+        runs.filter("lr < 1 and base == tags")
+    assert runs.filter("status == FINISHED") == runs
+    assert runs.filter("status == finished and lr > 1e9") == [], "each value has a run"
+
+
 @pytest.mark.parametrize(
     ("condition", "said"),
     [

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from tests.runs.tables.test_brief import events, recorded
-from workbench.events import RunEnded, StepsDone, pack
+from workbench.events import RunEnded, StepsDone, Validated, pack
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.run import Run
+from workbench.runs.tables.compare import compare
 from workbench.runs.tables.render import sparkline
 from workbench.runs.tables.run_list import RunList
+from workbench.settings import Settings
 
 
 def test_a_run_is_found_by_place_slice_id_or_number(tmp_path: Path) -> None:
@@ -57,12 +59,71 @@ def test_it_prints_as_a_table(tmp_path: Path) -> None:
         "and",
         "tags",
     ]
-    assert first.split()[:3] == ["0001-fit", "finished", "1000"]
+    assert first.split()[:5] == ["0001-fit", "finished,", "average", "behind", "1000"]
     assert first.endswith("█▂▂▁▁▁▁▁▁▁▁▁▁▁▁▁  val_loss 0.25  pinned  <b>base</b>  #sgd")
     assert second.split()[0] == "0002-fit"
     assert "&lt;b&gt;base&lt;/b&gt;" in runs._repr_html_()
     assert repr(runs[:0]) == "[]"
     assert "name and tags" not in repr(runs[1:])
+
+
+def test_a_diverged_run_is_told_as_one(tmp_path: Path) -> None:
+    for number, high in ((1, 1.0), (2, 1e9)):
+        start, *_ = events(1)
+        losses = np.geomspace(2.0, high, 60)
+        steps = StepsDone(0, 1, 60, 0, 1.0, {"loss": pack(losses)})
+        end = RunEnded("finished", 60, 1.0)
+        recorded(tmp_path, [start, steps, end], f"{number:04d}-fit")
+    runs = RunList.of(tmp_path)
+    healthy, diverged = repr(runs).splitlines()[1:]
+    assert "diverged" not in healthy
+    assert "finished, diverged" in diverged
+    assert str(runs[-1]).splitlines()[0].endswith("fit finished, diverged")
+    comparison = compare(*runs)
+    assert repr(comparison).splitlines()[1].split() == [
+        "status", "finished", "finished,", "diverged"
+    ]  # fmt: skip
+    assert comparison.to_pandas()["trouble"].tolist() == ["", "diverged"]
+    assert [run.id for run in runs.filter("trouble == diverged")] == ["0002-fit"]
+
+
+def test_runs_are_grouped_by_a_column(tmp_path: Path) -> None:
+    for number, lr in ((1, 0.1), (2, 0.1), (3, 0.01)):
+        start, steps, *_ = events(40, lr=lr)
+        checked = Validated(40, 0, {"val_loss": float(number)})
+        end = RunEnded("finished", 40, 2.0, metrics={"val_loss": float(number)})
+        recorded(tmp_path, [start, steps, checked, end], f"{number:04d}-fit")
+    runs = RunList.of(tmp_path)
+    annotate(tmp_path / "runs" / "0003-fit", tags=["a", "b"])
+    groups = runs.groupby("lr")
+    assert [(value, [run.id for run in inside]) for value, inside in groups] == [
+        (0.01, ["0003-fit"]),
+        (0.1, ["0001-fit", "0002-fit"]),
+    ]
+    head, low, high = repr(groups).splitlines()
+    assert head.split() == ["lr", "runs", "loss", "val_loss", "time"]
+    assert low.split()[:2] == ["0.01", "1"]
+    assert "1.5 (1 – 2)" in high
+    assert "1.5 (1 – 2)" in groups._repr_html_()
+    frame = groups.to_pandas()
+    assert frame["count"].tolist() == [1, 2]
+    assert frame["val_loss"]["mean"].tolist() == [3.0, 1.5]
+    assert [value for value, _ in runs.groupby("tags")] == ["a", "b", None]
+    with pytest.raises(ValueError, match="by='lrr': 'lrr' is no column: near it are lr"):
+        runs.groupby("lrr")
+    with pytest.raises(TypeError, match="give the name of a column"):
+        runs.groupby(["lr"])  # type: ignore[arg-type]
+    assert repr(runs[:0].groupby("lr")) == "[]"
+
+
+def test_the_settings_that_differ_are_in_the_table(tmp_path: Path) -> None:
+    for number, lr in ((1, 0.1), (2, 0.01)):
+        settings = Settings.make(lr=lr).model_dump()
+        recorded(tmp_path, events(20, lr=lr), f"{number:04d}-fit", settings=settings)
+    head, first, second = repr(RunList.of(tmp_path)).splitlines()
+    assert head.split()[4:6] == ["lr", "loss"]
+    assert (first.split()[-4], second.split()[-4]) == ("0.1", "0.01")
+    assert "lr" not in repr(RunList.of(tmp_path)[:1]), "of one run nothing differs"
 
 
 def test_a_long_record_is_read_at_a_few_places(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui.fakes import FakeBench
+from tests.ui.fakes import FakeBench, diverging
 from tests.ui.test_panel import said
 from tests.waiting import wait_for
 from workbench.ui.panel import Panel
@@ -28,6 +28,31 @@ def test_each_job_is_a_chip_with_its_result() -> None:
     assert labels[:3] == ["batch 256", "lr 4.7e-3", "clip 0.5"]
     assert labels[3].startswith("fit ")
     assert [chip["show"] for chip in chips(panel)] == [None, None, None, ""], "none has a record"
+
+
+def test_a_diverged_fit_is_told_as_one() -> None:
+    bench = FakeBench()
+    panel = Panel(bench)
+    assert bench._start("fit", diverging).wait(60)
+    wait_for(lambda: chips(panel)[0]["trouble"] == ["error", "diverged"])
+    values = panel.canvas._picture.outbox._values
+    assert values["progress"]["headline"] == "val_loss 8e8", "and not: the best yet"
+
+
+def test_a_chip_that_is_pointed_at_lays_its_curve_over_the_plot() -> None:
+    bench = FakeBench(epochs=2, updates=40)
+    panel = Panel(bench)
+    fit, sweep = bench.fit(), bench.find_lr()
+    assert sweep.wait(60)
+    assert [chip["curve"] for chip in chips(panel)] == ["fit", "find_lr"]
+    values = panel.canvas._picture.outbox._values
+    for job, columns in ((fit, 4), (sweep, 2)):
+        panel.canvas._heard(panel.canvas, {"type": "ask", "what": "overlay", "run": job.id}, [])
+        wait_for(lambda run=job.id: values.get("overlay", {}).get("run") == run)
+        rows = values["overlay"]["rows"]
+        assert 2 < len(rows) <= 201
+        assert {len(row) for row in rows} == {columns}
+    assert rows[0][0] < rows[-1][0]
 
 
 def test_live_changes_are_told_at_their_updates() -> None:

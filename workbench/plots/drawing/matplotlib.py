@@ -18,6 +18,7 @@ from workbench.plots import palette
 from workbench.plots.chart import Array, Axis, Band, Chart, Heat, Mark, Series
 from workbench.plots.downsample import downsample
 from workbench.plots.names import fold, shorten
+from workbench.values import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +85,15 @@ def small_png(figure: Figure) -> bytes:
 
 
 def draw(chart: Chart, ax: Axes) -> Axes:
-    """Draw into axes that the user made, and return them."""
+    """Draw into axes that the user made, and return them. Raises TypeError for anything else."""
+    from matplotlib.axes import Axes as MatplotlibAxes
+
+    if not isinstance(ax, MatplotlibAxes):
+        raise TypeError(
+            f"plot(ax={shown(ax)}): give axes of matplotlib, those of plt.subplots(), say. A call"
+            " draws one plot: run.plot('lr'). bench.compare('0011-fit', '0012-fit').plot() draws"
+            " several runs."
+        )
     _draw(chart, ax, beside=False)
     return ax
 

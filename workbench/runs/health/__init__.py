@@ -94,9 +94,14 @@ class Health:
         """The finding that puts the result of the run in doubt; None: none does, or its status
         says it (failed).
         """
-        return next(
-            (finding for finding in self.findings if finding.trouble not in ("", "failed")), None
-        )
+        return in_doubt(self.findings)
+
+
+def in_doubt(findings: Iterable[Finding]) -> Finding | None:
+    """The finding that puts the result of a run in doubt; None: none does, or its status says
+    it (failed).
+    """
+    return next((finding for finding in findings if finding.trouble not in ("", "failed")), None)
 
 
 def examine(events: Iterable[Event]) -> tuple[Finding, ...]:

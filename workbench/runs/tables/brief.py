@@ -94,7 +94,7 @@ class RunBrief:
     unseen: bool = False
     """Whether it only counts as running: its process cannot be seen from here."""
     trouble: Finding | None = None
-    """Why its result is in doubt; "": it is not."""
+    """Why its result is in doubt; None: it is not."""
     updates: int | None = None
     """The number of updates according to its settings; None: unknown."""
     error: str | None = None
@@ -114,6 +114,13 @@ class RunBrief:
     """Each metric of its validations, as `checks`; empty unless `Fold(history=True)` kept it."""
     marks: list[tuple[int, str]] = field(default_factory=list)
     """Live changes as (update, text), kept with `history`."""
+
+    @property
+    def shown_status(self) -> str:
+        """Its status, and a word where its result is in doubt: "finished, diverged"."""
+        return read.shown_status(
+            self.status, self.unseen, "" if self.trouble is None else self.trouble.trouble
+        )
 
     @property
     def study(self) -> str:

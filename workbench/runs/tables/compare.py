@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.plots.chart import Chart
 from workbench.plots.training.compare import AXES, Compared, X, compare_losses
-from workbench.runs.read import shown_status
 from workbench.runs.run import Run
 from workbench.runs.tables.brief import LiveChange, RunBrief
 from workbench.runs.tables.render import data_frame, html_table, text_table
@@ -102,6 +101,8 @@ class Comparison:
             "run": names(self.runs),
             "status": [run.status for run in self.runs],
         }
+        if any(run.trouble for run in self.runs):
+            columns["trouble"] = [run.trouble.trouble if run.trouble else "" for run in self.runs]
         if self._models:
             columns["model"] = self._models
         for name in self.settings:
@@ -140,7 +141,7 @@ class Comparison:
         differ, the last metrics.
         """
         rows = [["", *names(self.runs)]]
-        rows.append(["status", *(shown_status(run.status, run.unseen) for run in self.runs)])
+        rows.append(["status", *(run.shown_status for run in self.runs)])
         if self._models:
             rows.append(["model", *self._models])
         rows += [[name, *values] for name, values in self._settings.items()]

@@ -93,6 +93,37 @@ def parse(text: str, columns: Collection[str]) -> Condition:
     return _Parser(text, columns).condition()
 
 
+def no_such_value(text: str, columns: Collection[str], runs: Collection[Facts]) -> str:
+    """Which value of a condition no run has, with the nearest one that a run has: of a text that
+    must be equal to a column (`status == finish`). "": there is none.
+    """
+    if not is_condition(text):
+        return ""
+    parser = _Parser(text, columns)
+    parser.condition()
+    for column, wanted in parser.equal:
+        known = {
+            str(value).casefold(): str(value)
+            for run in runs
+            for value in _each(run.get(column))
+            if value is not None
+        }
+        if wanted.casefold() not in known:
+            near = difflib.get_close_matches(wanted.casefold(), known, n=_NEAR, cutoff=0.5)
+            hint = f"near it are {', '.join(known[value] for value in near)}"
+            if not near:
+                hint = (
+                    f"there are {', '.join([*known.values()][:_NEAR])}" if known else "none has one"
+                )
+            return f"no run has {column} == {wanted!r}: {hint}."
+    return ""
+
+
+def _each(value: Value) -> tuple[Value, ...]:
+    """The values of a column: of tags each one."""
+    return value if isinstance(value, tuple) else (value,)
+
+
 def is_condition(text: str) -> bool:
     """Whether a text compares columns; otherwise it is a search for words."""
     return _IS_CONDITION.search(text) is not None
@@ -116,6 +147,13 @@ def value_in_condition(value: Value) -> str | None:
     return None if quote in text else f"{quote}{text}{quote}"
 
 
+def unknown_column(name: str, columns: Collection[str]) -> str:
+    """The sentence that there is no such column, with the names near it."""
+    near = difflib.get_close_matches(name, columns, n=_NEAR, cutoff=0.5)
+    hint = f"near it are {', '.join(near)}" if near else "Columns in the panel lists them"
+    return f"{name!r} is no column: {hint}."
+
+
 class _Parser:
     """Reads one condition from left to right."""
 
@@ -123,6 +161,8 @@ class _Parser:
         self._columns = columns
         self._tokens = _tokens(text)
         self._at, self._depth = 0, 0
+        self.equal: list[tuple[str, str]] = []
+        """The columns that are compared by == with a text, each with the text."""
 
     def condition(self) -> Condition:
         """The whole condition."""
@@ -204,6 +244,9 @@ class _Parser:
             beside_date = any(other.column == DATE for other in sides)
             if is_word and sign not in _EQUAL and (isinstance(side.value, str) or beside_date):
                 raise ValueError(self._unknown(side.token, beside_date))
+        for side, other in (sides, sides[::-1]):
+            if sign in ("==", "=") and side.column and isinstance(other.value, str):
+                self.equal.append((side.column, other.value))
         return sides[0], sides[1]
 
     def _side(self, token: _Token) -> _Operand:
@@ -224,9 +267,7 @@ class _Parser:
             return f"{token.text!r} is no number: columns have no units, and time is in seconds."
         if token.kind == "word" and token.text[0].isdigit():
             return f'{token.text!r} is no column: a date or a text is in quotes, "{token.text}".'
-        near = difflib.get_close_matches(token.text, self._columns, n=_NEAR, cutoff=0.5)
-        hint = f"near it are {', '.join(near)}" if near else "Columns in the panel lists them"
-        return f"{token.text!r} is no column: {hint}."
+        return unknown_column(token.text, self._columns)
 
     def _takes(self, kind: str, text: str) -> bool:
         """Go past the next token if it is this one."""

@@ -43,7 +43,7 @@ def html_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def data_frame(columns: Mapping[str, Any]) -> DataFrame:
+def data_frame(columns: Mapping[Any, Any]) -> DataFrame:
     """Make a pandas data frame of these columns; only this function imports pandas. Raises
     ImportError if it is not installed.
     """

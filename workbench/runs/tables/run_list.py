@@ -5,32 +5,40 @@ indexed by position or id.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self, SupportsIndex, overload
 
 import numpy as np
 
-from workbench.events import StepsDone
+from workbench.events import Event, StepsDone
 from workbench.runs import read
 from workbench.runs.folder.annotations import Annotations, read_annotations
 from workbench.runs.folder.lookup import matching_ids, near
+from workbench.runs.health import examine, in_doubt
 from workbench.runs.health.search_results import answer
 from workbench.runs.printable import printable
 from workbench.runs.read import RunSummary
 from workbench.runs.record.series import column
-from workbench.runs.record.stream import sampled
+from workbench.runs.record.stream import joined, sampled
 from workbench.runs.run import Run
-from workbench.runs.tables.brief import RunBrief
-from workbench.runs.tables.facts import columns_of, facts
-from workbench.runs.tables.filter import parse
+from workbench.runs.tables.brief import COLUMNS, RunBrief
+from workbench.runs.tables.compare import differences
+from workbench.runs.tables.facts import columns_of, facts, metric_column
+from workbench.runs.tables.filter import Facts, no_such_value, parse, unknown_column
+from workbench.runs.tables.groups import RunGroups
 from workbench.runs.tables.render import html_table, sparkline, text_table
 from workbench.units import duration, number
-from workbench.values import shown
+from workbench.values import shown, value_text
 
 _HEAD = ("run", "status", "updates", "time", "loss", "last values", "study", "name and tags")
 _ALWAYS = 4
 """Columns that are never left out."""
+_LOSS = 4
+"""The place of the loss, before which the settings are."""
+_SETTINGS, _METRICS = 6, 6
+"""How many settings that differ, and metrics of groups, have a column: the first ones."""
 _BARS = 16
 """The number of bars of a sparkline."""
 _PLACES = 4 * _BARS
@@ -94,7 +102,7 @@ class RunList(list[Run]):
         It compares settings, metrics (their best values; "val_loss.last" is the last one), "loss",
         "time" in seconds, "updates", "status", "tags", "study", "model" and "build.width". Words
         without a comparison are a search. Each record is read once for it. The panel's table of
-        runs takes the same text.
+        runs takes the same text. A warning names a text that no run has (`status == finish`).
         """
         if not isinstance(condition, str):
             raise TypeError(
@@ -103,16 +111,35 @@ class RunList(list[Run]):
             )
         if not self:  # nobody knows which metrics there will be
             return type(self)()
-        briefs = [RunBrief.of(run) for run in self]
-        known = [
-            facts(brief, Annotations() if brief.path is None else read_annotations(brief.path))
-            for brief in briefs
-        ]
+        known = _known(self)
+        columns = columns_of(known)
         try:
-            holds = parse(condition, columns_of(known))
+            holds = parse(condition, columns)
         except ValueError as error:
             raise ValueError(f"condition={shown(condition)}: {error}") from None
-        return type(self)(run for run, values in zip(self, known, strict=True) if holds(values))
+        runs = type(self)(run for run, values in zip(self, known, strict=True) if holds(values))
+        if not runs and (why := no_such_value(condition, columns, known)):
+            warnings.warn(f"condition={shown(condition)}: {why}", stacklevel=2)
+        return runs
+
+    def groupby(self, by: str) -> RunGroups:
+        """The runs by the values of a column: `runs.groupby("lr")` prints the mean and the range
+        of the losses, metrics and times for each rate.
+
+        by: a name that `filter` knows: a setting, "tags", "study", "status", "model",
+        "build.width". `for lr, runs in …` has the runs of each group, `.to_pandas()` the numbers.
+        The panel's table of runs has the same groups. Each record is read once for it. Raises
+        ValueError where no run has such a column.
+        """
+        if not isinstance(by, str):
+            raise TypeError(f"groupby({shown(by)}): give the name of a column, 'lr', say.")
+        known = _known(self)
+        columns = columns_of(known)
+        if self and by not in columns:
+            raise ValueError(f"by={shown(by)}: {unknown_column(by, columns)}")
+        measured = dict.fromkeys(name for run in self for name in run.metrics if name != "loss")
+        metrics = [metric_column(name) for name in measured][:_METRICS]
+        return RunGroups.of(self, known, by, ["loss", *metrics, "time"])
 
     def _named(self, text: str) -> Run:
         ids = [run.id for run in self]
@@ -139,13 +166,55 @@ class RunList(list[Run]):
         return table([*map(_now, self)])
 
 
+def _known(runs: Iterable[Run]) -> list[Facts]:
+    """What is known of each run, by the names of columns."""
+    briefs = [RunBrief.of(run) for run in runs]
+    return [
+        facts(brief, Annotations() if brief.path is None else read_annotations(brief.path))
+        for brief in briefs
+    ]
+
+
 def table(runs: Iterable[RunSummary]) -> list[list[str]]:
-    """A header and a row for each run: status, length, loss, last metrics, annotations; empty
-    columns are left out.
+    """A header and a row for each run: status, length, loss, the settings that differ, last
+    metrics, annotations; empty columns are left out.
     """
+    runs = [*runs]
     rows = [[*_HEAD], *map(_row, runs)]
     kept = [at for at in range(len(_HEAD)) if at < _ALWAYS or any(row[at] for row in rows[1:])]
-    return [[row[at] for at in kept] for row in rows]
+    differ = [[name, *cells] for name, cells in _differing(runs).items()][:_SETTINGS]
+    beside = [[cells[at] for cells in differ] for at in range(len(rows))]
+    return [
+        [
+            *(row[at] for at in kept if at < _LOSS),
+            *settings,
+            *(row[at] for at in kept if at >= _LOSS),
+        ]
+        for row, settings in zip(rows, beside, strict=True)
+    ]
+
+
+def _differing(runs: Sequence[RunSummary]) -> dict[str, tuple[str, ...]]:
+    """The settings at their starts that differ between these fits, and the values of the models'
+    functions; a text for each run.
+    """
+    fits = [run for run in runs if run.kind == "fit"]
+    if len(fits) < len(runs) or len(fits) < 2:  # of searches the last values are of interest
+        return {}
+    started = []
+    for run in fits:
+        settings = run.header.get("settings") or {}
+        named = settings.get("optimizer") or read.optimization(run.header)[0]
+        started.append({**settings, "optimizer": named or None})
+    built = [read.build_values(run.header) for run in fits]
+    texts = {
+        name: tuple(value_text(values[name]) if name in values else "" for values in built)
+        for name in dict.fromkeys(name for values in built for name in values)
+    }
+    settings_that_differ = differences(started, [{} for _ in fits])
+    return {name: cells for name, cells in texts.items() if len({*cells}) > 1} | (
+        settings_that_differ
+    )
 
 
 def _now(run: Run) -> RunSummary:
@@ -175,30 +244,33 @@ def _row(run: RunSummary) -> list[str]:
         if f"{name}_epoch" not in run.metrics
     ]
     result = answer(run)
+    sample = [*sampled(run.path, _PLACES, COLUMNS)]
     added = read_annotations(run.path)
     words = ["pinned" * added.pinned, added.name, *(f"#{tag}" for tag in added.tags)]
-    status = read.shown_status(run.status, run.unseen) if run.path.is_dir() else "deleted"
+    status = read.shown_status(run.status, run.unseen, _trouble(sample))
     return [
         run.id,
-        status,
+        status if run.path.is_dir() else "deleted",
         str(run.step),
         duration(run.seconds),
-        _losses(run.path),
+        _losses(sample),
         printable(run.waits_for) or result or "  ".join(values),
         read.study_text(run.header),
         "  ".join(filter(None, words)),
     ]
 
 
-def _losses(run: Path) -> str:
+def _trouble(sample: Iterable[Event]) -> str:
+    """Why the result is in doubt, as far as these events of the run say; "": they do not."""
+    finding = in_doubt(examine(joined(sample)))
+    return "" if finding is None else finding.trouble
+
+
+def _losses(sample: Iterable[Event]) -> str:
     """The training loss as a sparkline over the updates; each bar is the mean of the losses that
     were read for it. "": none is recorded.
     """
-    flushes = [
-        event
-        for event in sampled(run, _PLACES, ("loss",))
-        if isinstance(event, StepsDone) and event.rows
-    ]
+    flushes = [event for event in sample if isinstance(event, StepsDone) and event.rows]
     if not flushes:
         return ""
     steps = np.concatenate([event.steps for event in flushes])

@@ -5,6 +5,7 @@ ended a job.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from workbench.runs.record.stream import joined
 from workbench.ui import format, texts
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
+_RAN_OUT = re.compile(r"^Memory\sran\sout\sat\sbatch_size=(\d+): .+$", re.MULTILINE)
+"""The note of `instruments/memory.py: explain_out_of_memory`, which needs torch."""
 MOST = 12
 TEXT = 700
 """How many bytes a finding, and its advice, may have."""
@@ -75,9 +78,19 @@ class Findings:
             "health", described(self._results.with_results(self._health.findings[:MOST]))
         )
 
-    def error(self, kind: str, event: RunEnded | None) -> None:
-        """Show the error that ended this job; None, or no error: nothing."""
-        self._outbox.put("failure", None if event is None else failure(kind, event))
+    @property
+    def failing(self) -> bool:
+        """Whether the fit has gone wrong for sure, as far as was checked: its loss has diverged,
+        say.
+        """
+        finding = self._health.trouble
+        return finding is not None and finding.level == "error"
+
+    def error(self, kind: str, event: RunEnded | None, accumulated: object = 1) -> None:
+        """Show the error that ended this job; None, or no error: nothing. accumulated: its
+        setting `accumulate_grad_batches`.
+        """
+        self._outbox.put("failure", None if event is None else failure(kind, event, accumulated))
 
 
 def described(findings: Iterable[Finding]) -> list[dict[str, Any]]:
@@ -97,9 +110,11 @@ def described(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     ]
 
 
-def failure(kind: str, event: RunEnded) -> dict[str, str] | None:
+def failure(kind: str, event: RunEnded, accumulated: object = 1) -> dict[str, Any] | None:
     """The error that ended a job of this kind, in the form for the browser; None: there was
     none, or a finding reports it (non-finite values).
+
+    Where memory ran out, `advice` says what to do, and `remedies` are the lines of code that do it.
     """
     if event.error is None or (kind == "fit" and event.error.startswith("NonFiniteError: ")):
         return None
@@ -108,14 +123,28 @@ def failure(kind: str, event: RunEnded) -> dict[str, str] | None:
     name, _, message = text.partition(": ")
     if not name.replace(".", "").isidentifier():  # a sentence, and no name of a Python error
         name, message = "", text
+    ran_out = _RAN_OUT.search(event.traceback)
     trace = event.traceback or (error if error.startswith("Traceback") else "")
     return {
         "title": texts.job_failed(format.job(kind)),
         "type": cut(name, TEXT),
         "message": cut(message, MESSAGE),
         "where": cut(event.where, TEXT),
+        "advice": "" if ran_out is None else cut(ran_out[0], TEXT),
+        "remedies": [] if ran_out is None else _remedies(int(ran_out[1]), accumulated),
         "traceback": cut(trace[:-TRACEBACK:-1], TRACEBACK)[::-1],
     }
+
+
+def _remedies(batch_size: int, accumulated: object) -> list[str]:
+    """The lines of code that help where memory ran out at this batch size."""
+    if batch_size < 2:
+        return []
+    find = "bench.find_batch_size()"
+    if not isinstance(accumulated, int | None):  # by epochs, which no one number replaces
+        return [find]
+    twice = 2 * (accumulated or 1)
+    return [f"bench.set(batch_size={batch_size // 2}, accumulate_grad_batches={twice})", find]
 
 
 def _folder(root: Path, run: str) -> Path | None:

@@ -155,6 +155,9 @@ class CanvasModel:
         )
         if not isinstance(event, StepsDone):
             self._gradients.rest()
+        if fits and not isinstance(event, Unrecorded):  # first: the headline says what they find
+            self.findings.on_event(event)
+            self._time.on_event(event)
         match event:
             case RunStarted():
                 self._start(event)
@@ -204,9 +207,6 @@ class CanvasModel:
                 TimeSpent() | Message() | Shown() | Compared() | Deleted() | Annotated() | Studied()
             ):
                 pass  # the panel's own: its notices, its studies, and the past
-        if fits and not isinstance(event, Unrecorded):
-            self.findings.on_event(event)
-            self._time.on_event(event)
 
     def clear(self) -> None:
         """Remove everything, to draw another run's events."""
@@ -294,19 +294,22 @@ class CanvasModel:
             self._metrics.steps(event)
             self._clock.steps(event)
             self._sizes.left()
-            self._progress.headline(self._training.headline)
+            self._say_how_it_stands()
         self._progress.steps(event, self._values())
 
     def _validated(self, event: Validated) -> None:
         if self._progress.kind == "fit":
             self._training.validated(event)
             self._metrics.measured(event)
-            self._progress.headline(self._training.headline)
+            self._say_how_it_stands()
         elif self._run is not None:
             self._measured = event.metrics
         else:
             return
         self._progress.values(self._values())
+
+    def _say_how_it_stands(self) -> None:
+        self._progress.headline(self._training.headline(self.findings.failing))
 
     def _logged(self, event: Logged) -> None:
         self._training.logged(event)
@@ -321,7 +324,7 @@ class CanvasModel:
     def _resumed(self, event: Resumed) -> None:
         self._training.resumed(event)
         self._progress.resumed(event)
-        self._progress.headline(self._training.headline)
+        self._say_how_it_stands()
         self._progress.values(self._values())
 
     def _search(
@@ -370,8 +373,12 @@ class CanvasModel:
         if self._progress.kind == "tune":
             self._stage("tune")
         self._sizes.run_ended(event)
+        if self._progress.kind == "fit":
+            self._say_how_it_stands()
         self._progress.end(event)
-        self.findings.error(self._progress.kind, event)
+        settings = {} if self._run is None else self._run.settings
+        accumulated = settings.get("accumulate_grad_batches")
+        self.findings.error(self._progress.kind, event, accumulated)
         self._gradients.ended()
 
     def _settings(self, event: SettingsSet) -> None:

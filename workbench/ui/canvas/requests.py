@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 from workbench.events import BenchEvent, Called
-from workbench.export.file_format import Format
+from workbench.export.file_format import Choice
 from workbench.ui import texts
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.runs.pending_deletions import PendingDeletions
@@ -35,7 +35,7 @@ class ScriptForm(Protocol):
     def open(self, run: str) -> None:
         """Show the script of this run."""
 
-    def choose(self, format: Format) -> None:
+    def choose(self, format: Choice) -> None:
         """Show and write it in this format."""
 
     def choose_option(self, option: str, wanted: bool) -> None:
@@ -115,7 +115,9 @@ class CanvasRequests:
                 self._export.write(path)
             case {
                 "what": "choose_format",
-                "format": "script" | "notebook" | "settings" | "lightning" | "workbench" as format,
+                "format": (
+                    "script" | "notebook" | "settings" | "lightning" | "workbench" | "page"
+                ) as format,
             }:
                 self._export.choose(format)
             case {

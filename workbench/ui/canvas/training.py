@@ -112,10 +112,9 @@ class Training:
         ):
             self._best = value, epoch + 1
 
-    @property
-    def headline(self) -> str:
+    def headline(self, is_failing: bool) -> str:
         """How the fit stands: 'val_loss 0.031, best 0.024 at epoch 8'; before the first
-        validation 'loss 0.31'.
+        validation 'loss 0.31'. is_failing: its loss has diverged, say, so nothing is good now.
         """
         if self.val is None:
             return "" if self.loss is None else f"{texts.LOSS} {format.number(self.loss)}"
@@ -123,6 +122,8 @@ class Training:
         if self._best is None:
             return f"{name} {value}"
         best, epoch = self._best
+        if self.val == best and is_failing:
+            return f"{name} {value}"
         if self.val == best:
             return texts.best_now(name, value)
         return texts.best_before(name, value, format.number(best), epoch)

@@ -10,7 +10,8 @@ from typing import Any
 from workbench.export.errors import NotResumable, NotStandAlone
 from workbench.export.file_format import (
     ENDINGS,
-    Format,
+    PAGES,
+    Choice,
     ScriptOptions,
     has_options,
     is_verified,
@@ -28,6 +29,8 @@ MOST = 12
 """How many parts are shown at most; a longer script is cut, with a note. The written file is
 complete.
 """
+_PAGE = "run.html"
+"""The file of a page that was given no name."""
 _ABOUT, _WRITTEN = "export", "written"
 """The keys of two notices: why there is no script, and where one was written; a preview does not
 remove the second one.
@@ -115,9 +118,9 @@ class ExportForm:
         self._preview = ScriptPreview(put)
         self._run: str | None = None
         """The run whose script is shown; None: the last fit."""
-        self._format: Format = "script"
+        self._format: Choice = "script"
         """The format that was chosen."""
-        self._written: Format = "script"
+        self._written: Choice = "script"
         """The format that is shown and written: where a script is not possible, a headless one."""
         self._options: frozenset[str] = frozenset()
         """The names of the options that were chosen. A run that cannot have one is shown without
@@ -139,7 +142,7 @@ class ExportForm:
         self._run = run
         switch.pressed = True
 
-    def choose(self, format: Format) -> None:
+    def choose(self, format: Choice) -> None:
         """Show the run in this format, and write it in this format from now on."""
         self._format = format
         if self._bar().export.pressed:
@@ -196,16 +199,21 @@ class ExportForm:
         """
         run, format = self._run, self._written
         options = _possible(self._options, self._refused, format)
-        path = path.strip() or f"train{ENDINGS[format]}"
+        path = path.strip() or (_PAGE if format == "page" else f"train{ENDINGS[format]}")
 
         def work() -> None:
             self._notice.drop(_WRITTEN)
-            if is_verified(format):
-                self._put("writing", cut(path, 500))
-            try:
-                self._bench.export(path, run, format=format, **options)
-            finally:
-                self._put("writing", "")
+            if format == "page":
+                if not path.lower().endswith(PAGES):
+                    raise ValueError(texts.no_page(path))
+                self._bench.export(path, run)
+            else:
+                if is_verified(format):
+                    self._put("writing", cut(path, 500))
+                try:
+                    self._bench.export(path, run, format=format, **options)
+                finally:
+                    self._put("writing", "")
             self._notice.drop(_ABOUT)
             self._notice.say(texts.written(path), about=_WRITTEN)
             self.close()
@@ -240,11 +248,14 @@ class ExportForm:
                     self._preview.show(run or texts.LAST_RUN, text, written, names, refused)
 
     def _script(
-        self, run: str | None, format: Format, options: frozenset[str]
-    ) -> tuple[str, Format, str, Mapping[str, str]]:
+        self, run: str | None, format: Choice, options: frozenset[str]
+    ) -> tuple[str, Choice, str, Mapping[str, str]]:
         """The text; its format, which is "workbench" where a stand-alone script is not possible;
         why it is not; and why it cannot have some of the options, by name.
         """
+        if format == "page":
+            call = f"bench.export({', '.join(map(repr, filter(None, (_PAGE, run))))})"
+            return f"{call}\n\n{texts.PAGE}\n", format, "", {}
         refused: dict[str, str] = {}
         try:
             try:
@@ -267,10 +278,10 @@ class ExportForm:
         self._notice.error(error, texts.ACTIONS["export"], _ABOUT)
 
 
-def _possible(options: frozenset[str], refused: Mapping[str, str], format: Format) -> ScriptOptions:
+def _possible(options: frozenset[str], refused: Mapping[str, str], format: Choice) -> ScriptOptions:
     """The chosen options that a file of this format can have."""
     possible: ScriptOptions = {}
-    if has_options(format):
+    if format != "page" and has_options(format):
         for name in sorted(options - refused.keys()):
             possible[name] = True  # type: ignore[literal-required]  # a request has no other names
     return possible

@@ -181,6 +181,9 @@ class RunHistory:
 
     def see(self, message: Mapping[str, Any]) -> None:
         """Show the table of runs as a request says: filtered, sorted, another page of it."""
+        match message:
+            case {"brushed": dict(brushes)}:
+                message = {**message, "filter": self._pages.brushed(self._view, brushes)}
         self._view = wanted = self._view.changed(message)
 
         def work() -> None:

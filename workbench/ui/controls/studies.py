@@ -73,9 +73,11 @@ class Studies:
                 {
                     "run": cut(study.id, 80),
                     "status": _as_of_job(status),
+                    "trouble": None,
                     "label": cut(f"{texts.CHIPS['study']} {number}", 80),
                     "note": "",
                     "show": None,
+                    "curve": "",
                     "restores": "",
                     "study": True,
                 }

@@ -141,6 +141,8 @@ export interface RunsHead {
   filter: string;
   /** The mistake in the filter; "": it has none. */
   problem: string;
+  /** Which of its values no run has; "": each has a run, or is no text. */
+  hint: string;
   sort: string;
   down: boolean;
   /** The number of the first row, of so many that match, of so many that are known. `waiting`: so many are being read; `unread`: older ones are not. */
@@ -193,13 +195,16 @@ export interface Answer {
   used: boolean;
 }
 
-/** A job of the bench. `show`: the run that shows it, "": the live one is it; null: it cannot be shown. `restores`: its settings that others have replaced. */
+/** A job of the bench. `show`: the run that shows it, "": the live one is it; null: it cannot be shown. `curve`: the kind of plot over which its curve can be laid, or "". `restores`: its settings that others have replaced. */
 export interface Chip {
   run: string;
   status: Progress["status"];
+  /** Why its result is in doubt: the level of that finding, and a word or two. */
+  trouble: [string, string] | null;
   label: string;
   note: string;
   show: string | null;
+  curve: string;
   restores: string;
   /** Whether it is a study. */
   study?: boolean;
@@ -212,6 +217,9 @@ export interface Failed {
   message: string;
   /** The last line of the user's own code that it passed. */
   where: string;
+  /** Where memory ran out: what to do, and the lines of code that do it. */
+  advice: string;
+  remedies: string[];
   traceback: string;
 }
 
@@ -407,6 +415,8 @@ export interface State {
   stage?: string;
   answers?: Answer[];
   timeline?: Chip[];
+  /** The curve of the job whose chip was pointed at last: of a fit updates, epochs, seconds, loss; of a sweep rates and losses. */
+  overlay?: { run: string; value: string; rows: (number | null)[][] };
   code?: string;
   memory?: { used: number; of: number | null; words: string } | null;
   /** Which of `count` validations is shown; its content lies in "sample.0", "sample.1", … */

@@ -28,6 +28,7 @@ export class Store {
   lost = false;
   private listeners = new Set<Listener>();
   private readonly missing = new Set<string>(); // channels that lack rows
+  private pointed = { run: "", kind: "" }; // the chip under the mouse or with the focus
   private asked = 0;
   private later: ReturnType<typeof setTimeout> | undefined;
 
@@ -91,6 +92,20 @@ export class Store {
   setViewOption(name: string, how: unknown): void {
     this.model.set("looks", { ...(this.model.get("looks") as Record<string, unknown>), [name]: how });
     this.model.save_changes();
+  }
+
+  /** Lay the curve of a job over the plot of this kind; "": none. */
+  pointAt(run: string, kind = ""): void {
+    if (run === this.pointed.run) return;
+    this.pointed = { run, kind };
+    if (run && run !== this.state.overlay?.run) this.request("overlay", { run });
+    this.tell(new Set(["overlay"]));
+  }
+
+  /** The curve over the plot of this kind; null: there is none. */
+  overlayOf(kind: string): State["overlay"] | null {
+    const { overlay } = this.state;
+    return overlay && this.pointed.kind === kind && this.pointed.run === overlay.run ? overlay : null;
   }
 
   /** What the control of a setting shows; undefined: Python has not said it. */

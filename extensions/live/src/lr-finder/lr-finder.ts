@@ -12,6 +12,7 @@ import { DragHandle } from "../plot/drag-handle";
 import { lossRange } from "./loss-range";
 import { Frame } from "../plot/frame";
 import type { Layer } from "../plot/layers";
+import { Overlay } from "../plot/overlay";
 import { csvOf, svgOf } from "../plot/save";
 import { logSplits, type PaletteOf } from "../plot/scales";
 import { plotTools } from "../plot/toolbar";
@@ -34,6 +35,7 @@ export class LRFinder {
   private keyed = "";
   private readonly band = new DivergenceBand();
   private readonly earlier: EarlierSweeps;
+  private readonly overlay: Overlay;
   private readonly groups: ParamGroups;
   private readonly handle: DragHandle;
   private readonly verdict = new SweepResult();
@@ -43,6 +45,7 @@ export class LRFinder {
     private readonly colours: PaletteOf,
   ) {
     this.earlier = new EarlierSweeps(store, colours);
+    this.overlay = new Overlay(store, colours, "find_lr", () => 0);
     this.groups = new ParamGroups(store, () => this.regroup());
     const shown = { factor: () => this.groups.base, text: (lr: number) => this.beside(lr) };
     this.handle = new DragHandle("x", new NumberTrait(store.model, "marker"), words.chosen, () => this.move(), shown);
@@ -90,6 +93,12 @@ export class LRFinder {
     this.handle.place();
     if (this.frame.plot) this.band.place(this.frame.plot, this.handle.value, this.diverged);
     this.card.setValue(words.current, rate(this.groups.scale(this.handle.value)));
+  }
+
+  /** The curve of another job comes or goes. */
+  lay(): void {
+    this.frame.redraw();
+    this.overlay.draw(this.frame.plot);
   }
 
   redraw(): void {
@@ -152,6 +161,7 @@ export class LRFinder {
     const flags = this.suggestions().sort((a, b) => Number(a.strong) - Number(b.strong)); // the recommended one over the others
     return [
       ...this.earlier.layers(),
+      ...this.overlay.layers(),
       { name: words.raw, kind: "dots", x, y: rows.line(LOSS), colour: dots, size: 2 },
       { name: words.smoothed, kind: "line", x, y: rows.line(SMOOTHED), colour: line, width: 2 },
       ...flags.map(({ x: lr, strong }): Layer => ({ name: words.suggested, kind: "dots", x: [lr], y: [this.smoothedAt(lr)], colour: found, shape: "diamond", size: strong ? 7 : 4.5 })),

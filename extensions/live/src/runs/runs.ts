@@ -151,8 +151,8 @@ export class Runs {
 
   private drawBar(head: RunsHead): void {
     if (focusIn(this.filter) === null) this.filter.value = head.filter;
-    setText(this.problem, head.problem && words.problem(head.problem));
-    this.problem.hidden = head.problem === "";
+    setText(this.problem, head.problem ? words.problem(head.problem) : words.unmatched(head.hint));
+    this.problem.hidden = !head.problem && !head.hint;
     this.filter.setAttribute("aria-invalid", String(head.problem !== ""));
     const names = head.group && !head.groupable.includes(head.group) ? [...head.groupable, head.group] : head.groupable;
     const groups = JSON.stringify(names);

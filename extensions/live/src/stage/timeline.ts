@@ -17,6 +17,9 @@ export class Timeline {
 
   constructor(private readonly store: Store) {
     this.root.append(this.list, this.restore);
+    const point = (event: Event) => this.point(event.target as Element);
+    for (const type of ["pointerover", "focusin"]) this.list.addEventListener(type, point);
+    for (const type of ["pointerleave", "focusout"]) this.list.addEventListener(type, () => store.pointAt(""));
     this.restore.addEventListener("click", () => store.request("restore", { run: this.chosen }));
     this.draw();
   }
@@ -40,10 +43,23 @@ export class Timeline {
     this.restore.title = words.restoreTooltip(current?.restores ?? "");
   }
 
-  private item({ run, status, label, note, show, study }: Chip, isCurrent: boolean): HTMLElement {
+  /** Lay the curve of the job under the mouse over the stage's plot, unless it is what the plot shows. */
+  private point(part: Element): void {
+    const pointed = part.closest<HTMLElement>(".wb-chip");
+    const chip = (this.store.state.timeline ?? []).find(({ run }) => run === pointed?.dataset["run"]);
+    const fits = chip && chip.run !== this.chosen && chip.curve === this.store.state.stage;
+    this.store.pointAt(fits ? chip.run : "", chip?.curve);
+  }
+
+  private item({ run, status, trouble, label, note, show, study }: Chip, isCurrent: boolean): HTMLElement {
     const item = el("li");
-    const chip = el("button", "wb-chip", label, { type: "button", "data-run": run, "data-status": status, title: words.tooltip(run, texts.status[status]) });
-    chip.append(el("i", "", DOTS[status], { "aria-hidden": "true" }));
+    const state = [texts.status[status], trouble?.[1]].filter(Boolean).join(", ");
+    const chip = el("button", "wb-chip", label, { type: "button", "data-run": run, "data-status": status, title: words.tooltip(run, state) });
+    chip.append(el("i", "", trouble ? "!" : DOTS[status], { "aria-hidden": "true" }));
+    if (trouble) {
+      chip.dataset["trouble"] = trouble[0];
+      chip.append(el("b", "wb-trouble", trouble[1]));
+    }
     if (note) chip.append(el("small", "", words.note(note)));
     if (isCurrent) chip.setAttribute("aria-current", "true");
     if (study) chip.addEventListener("click", () => this.store.request("show_study", { study: run }));

@@ -12,6 +12,8 @@ export class Failure {
   private readonly title = el("b");
   private readonly message = el("span", "wb-failure-message");
   private readonly where = el("code", "wb-failure-where");
+  private readonly advice = el("p", "wb-failure-advice");
+  private readonly remedies = el("div", "wb-failure-remedies");
   private readonly details = el("details");
   private readonly text = el("pre", "", "", { tabindex: "0", "aria-label": words.traceback });
   private told: unknown = undefined; // nothing was drawn yet
@@ -21,8 +23,8 @@ export class Failure {
     copy.addEventListener("click", () => void copyText(this.text, copy));
     this.details.append(el("summary", "", words.traceback), copy, this.text);
     const alert = el("div", "", "", { role: "alert" });
-    alert.append(this.title, " ", this.message);
-    this.root.append(alert, this.where, this.details);
+    alert.append(this.title, " ", this.message, this.advice);
+    this.root.append(alert, this.remedies, this.where, this.details);
     this.draw();
   }
 
@@ -33,10 +35,22 @@ export class Failure {
     this.root.hidden = failure === null;
     setText(this.title, failure?.type ? words.title(failure.title, failure.type) : failure?.title ?? "");
     setText(this.message, failure?.message ?? "");
+    setText(this.advice, failure?.advice ?? "");
+    this.advice.hidden = !failure?.advice;
+    this.remedies.replaceChildren(...(failure?.remedies ?? []).map((code) => this.remedy(code)));
+    this.remedies.hidden = this.remedies.childElementCount === 0 || this.store.state.followed === true || this.store.state.still === true;
     setText(this.where, failure?.where ?? "");
     this.where.hidden = !failure?.where;
     setText(this.text, failure?.traceback ?? "");
     this.details.hidden = !failure?.traceback;
     this.details.open = false;
+  }
+
+  /** A button that carries out a line of code, which it shows. */
+  private remedy(code: string): HTMLElement {
+    const button = el("button", "wb-tool wb-fix", "", { type: "button", title: code });
+    button.append(el("span", "", code.startsWith("bench.set(") ? words.halve : words.search), el("code", "", code));
+    button.addEventListener("click", () => this.store.request("remedy", { code, stop: false }));
+    return button;
   }
 }

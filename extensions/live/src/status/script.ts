@@ -7,7 +7,7 @@ import type { TextPart } from "../data/messages";
 import { texts } from "../texts";
 
 const { script: words } = texts;
-const ENDINGS: Record<string, string> = { script: ".py", notebook: ".ipynb", settings: ".yaml", lightning: ".py", workbench: ".py" };
+const ENDINGS: Record<string, string> = { script: ".py", notebook: ".ipynb", settings: ".yaml", lightning: ".py", workbench: ".py", page: ".html" };
 
 export class Script {
   readonly root = el("section", "wb-card wb-script", "", { "aria-label": words.label });
@@ -38,7 +38,7 @@ export class Script {
     copy.addEventListener("click", () => void copyText(this.code, copy));
     close.addEventListener("click", () => this.close());
     this.format.addEventListener("change", () => {
-      this.path.value = this.path.value.replace(/\.(py|ipynb|ya?ml)$/, "") + ENDINGS[this.format.value];
+      this.path.value = this.path.value.replace(/\.(py|ipynb|ya?ml|html?)$/, "") + ENDINGS[this.format.value];
       store.request("choose_format", { format: this.format.value });
     });
     foot.addEventListener("submit", (event) => {
@@ -74,7 +74,7 @@ export class Script {
     const refused = Object.entries(script.refused).map(([name, why]) => words.refused(words.option[name]?.[0] ?? name, why));
     setText(this.refused, refused.join(" "));
     setText(this.title, words.title(words.formats[script.format] ?? words.label, script.run));
-    setText(this.length, words.lines(script.lines));
+    setText(this.length, script.format === "page" ? words.unwritten : words.lines(script.lines));
     setText(this.code, parts.map((part) => part?.text).join(""));
   }
 

@@ -164,9 +164,17 @@ export class Trials {
   private details(trial: StudyTrial): HTMLElement {
     const [row, cell] = [el("tr", "wb-study-details"), el("td", "", "", { colspan: String(this.data.head!.names.length + 7) })];
     const facts = [words.fromOf(trial.from), trial.why, trial.cause, words.cost_(trial.cost.toFixed(2), clock(trial.seconds)), trial.run && words.runOf(trial.run)].filter(Boolean);
-    cell.append(el("span", "", facts.join(texts.separator)), " ", ...this.button(words.repeat, "repeat", String(trial.number)));
+    cell.append(el("span", "", facts.join(texts.separator)), " ", ...this.showsRun(trial.run), ...this.button(words.repeat, "repeat", String(trial.number)));
     row.append(cell);
     return row;
+  }
+
+  /** In the panel of a bench a click puts the run on the stage; a study's own view has no place for it. */
+  private showsRun(run: string): Node[] {
+    if (!run || this.store.model.get("subject") !== "bench" || this.store.state.still) return [];
+    const show = el("button", "wb-tool", words.showRun(run), { type: "button", title: words.showRunTooltip, "data-key": `show-${run}` });
+    show.addEventListener("click", () => this.store.request("show", { run }));
+    return [show, document.createTextNode(" ")];
   }
 
   // -- a trial by hand ---------------------------------------------------------------------------

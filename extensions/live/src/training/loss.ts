@@ -6,11 +6,12 @@ import { el, toggle } from "../shared/dom";
 import { number, rate } from "../shared/format";
 import { Measures } from "./measures";
 import { Metrics } from "./metrics";
-import { PastRuns } from "./past-runs";
-import type { FitAxis } from "../plot/axis";
+import { PastRuns, PLACE } from "./past-runs";
+import type { AxisName, FitAxis } from "../plot/axis";
 import { Frame, type Subject } from "../plot/frame";
 import type { Hover } from "../plot/hover";
 import type { Layer, Value } from "../plot/layers";
+import { Overlay } from "../plot/overlay";
 import { csvOf, svgOf } from "../plot/save";
 import { quantile, type PaletteOf } from "../plot/scales";
 import { smoothed, type Smoothing } from "../plot/smooth";
@@ -31,10 +32,17 @@ const LOSS = ""; // the tab of the loss
 /** Digits of "0.001234", and about those of "0.1234 to 0.5678": where an update is drawn, and where several are. */
 export const roomOf = (rows: { merged: boolean }): number => (rows.merged ? 15 : 8);
 
+/** The column of an overlaid curve that has its places on this axis: it lacks the first one of "past". */
+const overlaid = (axis: AxisName): number | undefined => {
+  const place = PLACE[axis];
+  return place === undefined ? undefined : place - 1;
+};
+
 export class Loss {
   readonly card = new Card(words.title, words.hint, "loss");
   private readonly frame: Frame;
   private readonly past: PastRuns;
+  private readonly overlay: Overlay;
   private readonly strip: LRPlot;
   private readonly metrics: Metrics;
   private readonly smoothing: Smoothing;
@@ -51,6 +59,7 @@ export class Loss {
     hover: Hover,
   ) {
     this.past = new PastRuns(store, colours);
+    this.overlay = new Overlay(store, colours, "fit", () => (this.tab === LOSS ? overlaid(axis.name) : undefined));
     this.strip = new LRPlot(store, colours, axis, hover);
     this.subject = this.describe();
     this.frame = new Frame(this.card.body, colours, this.subject, hover);
@@ -105,6 +114,13 @@ export class Loss {
     this.strip.draw();
     this.metrics.draw(this.tab === LOSS ? null : this.tab);
     this.frame.what.read(this.frame.plot?.cursor.idx ?? null);
+    this.overlay.draw(this.frame.plot);
+  }
+
+  /** The curve of another job comes or goes. */
+  lay(): void {
+    this.frame.redraw();
+    this.overlay.draw(this.frame.plot);
   }
 
   redraw(): void {
@@ -183,6 +199,7 @@ export class Loss {
     ];
     return [
       ...this.past.layers(),
+      ...this.overlay.layers(),
       { name: words.raw, kind: "area", x, y: rows.line(LOSS_HIGH), low: rows.line(LOSS_LOW), colour: faint },
       { name: words.smoothed, kind: "line", x, y: this.smooth(), colour: line, width: 2 },
       ...(name ? checked(name, VAL, val, "circle") : []),

@@ -10,7 +10,7 @@ import { texts } from "../texts";
 
 // Columns of "past", as workbench/ui/canvas/runs/past_curves.py has them; of samples nothing is known.
 const WHICH = 0, LOSS = 4;
-const PLACE: Partial<Record<AxisName, number>> = { update: 1, epoch: 2, time: 3 };
+export const PLACE: Partial<Record<AxisName, number>> = { update: 1, epoch: 2, time: 3 };
 const DASHES = [[], [5, 3], [1.5, 2.5]]; // as the swatches in shared.css
 
 interface Line {

@@ -10,6 +10,7 @@ import pytest
 
 from tests.runs.tables.test_brief import events
 from workbench.runs.folder.annotations import Annotations
+from workbench.runs.health import Finding
 from workbench.runs.read import TrialPlace
 from workbench.runs.run import Run
 from workbench.runs.tables.brief import LiveChange, RunBrief
@@ -182,6 +183,38 @@ def test_settings_against_results_name_the_one_that_matters(mode: str) -> None:
     assert few is not None
     assert ([run["run"] for run in few["runs"]], few["shares"]) == (["0002-fit", "0001-fit"], [])
     assert pages.explained(View()) is None
+
+
+def test_a_diverged_run_leaves_the_others_apart() -> None:
+    blown_up = replace(
+        ten()[0],
+        id="0010-fit",
+        best={"val_loss": 1e27},
+        trouble=Finding("error", "the loss has risen", trouble="diverged"),
+    )
+    pages = Pages()
+    pages.page(View(), [blown_up, *ten()], (11, 0), {})
+    told = pages.explained(View(explain=True))
+    assert told is not None
+    assert told["axes"][-1]["ends"] == ["0.1", "≥ 0.9"]
+    places = {run["run"]: run["at"][-1] for run in told["runs"]}
+    assert places["0010-fit"] == places["0002-fit"] == 999, "at the end of the axis"
+    assert len(set(places.values())) == 10
+
+
+def test_parts_of_axes_are_a_filter_of_the_table() -> None:
+    pages, runs = Pages(), ten()
+    pages.page(View(), runs, (10, 0), {})
+    whole = pages.brushed(View(), {"lr": [0, 999], "optimizer": [999, 999]})
+    assert whole == '0.01 <= lr <= 0.09 and optimizer == "sgd"'
+    assert ids(see(runs, filter=whole)) == [9, 7, 5, 3, 1]
+    within = pages.brushed(View(filter="loss < 100"), {"validation": [600.0, 999.0]})
+    assert within == "(loss < 100) and 0.4 <= validation <= 0.9"
+    assert ids(see(runs, filter=within)) == [9, 7, 6, 4, 3, 2, 0]
+    both = pages.brushed(View(), {"optimizer": [0, 999]})
+    assert both == '(optimizer == "sgd" or optimizer == "adamw")'
+    for nothing in ({}, {"no such axis": [0, 1]}, {"lr": "all"}, {"lr": [1000, 2000]}):
+        assert pages.brushed(View(filter="adam"), nothing) == "adam"
 
 
 def test_a_row_names_the_place_of_its_run_in_a_study() -> None:

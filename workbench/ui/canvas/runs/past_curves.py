@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.runs.read import OVER, shown_status
+from workbench.runs.read import OVER
 from workbench.runs.tables.brief import DRAWN, RunBrief
 from workbench.runs.tables.compare import differences, names
 from workbench.ui import format, texts
@@ -104,7 +104,7 @@ def _compared(briefs: Sequence[RunBrief]) -> dict[str, Any]:
     last values; a cell for each run.
     """
     endings = [brief.ending for brief in briefs]
-    rows = [[texts.STATUS, *(shown_status(brief.status, brief.unseen) for brief in briefs)]]
+    rows = [[texts.STATUS, *(brief.shown_status for brief in briefs)]]
     differ = differences([brief.settings for brief in briefs], [brief.changes for brief in briefs])
     rows += [[name, *values] for name, values in differ.items()]
     rows += [

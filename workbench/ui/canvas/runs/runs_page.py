@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,13 @@ from workbench.runs.tables.filter import (
     Value,
     is_condition,
     name_in_condition,
+    no_such_value,
     parse,
     value_in_condition,
 )
+from workbench.runs.tables.groups import group_text, hashable, identity, members, statistics
 from workbench.runs.tables.importance import LEAST, Factor, importances
-from workbench.settings import Settings, setting_text
+from workbench.settings import Settings
 from workbench.ui import format, texts
 from workbench.ui.canvas.metrics import is_loss
 from workbench.ui.canvas.runs.runs_table import ADDED, CELL, COLUMNS, METRICS, finite, moving
@@ -144,6 +145,9 @@ class Pages:
         columns = columns_of([run.facts for run in known])
         problem = self._parse(view.filter, columns)
         matching = [run for run in known if self._condition(run.facts)]
+        hint = ""
+        if known and not matching and not problem:
+            hint = no_such_value(view.filter, columns, [run.facts for run in known])
         _sort(matching, view)
         differing, groupable = self._distinct(matching)
         shown = list(view.columns) if view.columns is not None else _usual(matching, differing)
@@ -157,6 +161,7 @@ class Pages:
             "automatic": view.columns is None,
             "filter": cut(view.filter, ADDED),
             "problem": cut(problem, ADDED),
+            "hint": cut(hint, ADDED),
             "sort": cut(view.sort, CELL),
             "down": view.down,
             "start": start,
@@ -181,6 +186,19 @@ class Pages:
     def explained(self, view: View) -> dict[str, Any] | None:
         """What draws the settings of all runs that match against their results."""
         return _explained(self._matching, view) if view.explain else None
+
+    def brushed(self, view: View, brushes: Mapping[str, Any]) -> str:
+        """The filter of the view for the runs within these parts of the axes, each from a place
+        to a place.
+        """
+        runs = _valued(self._matching, view)
+        conditions = []
+        for name, interval in brushes.items():
+            axis = _Axis.of(name, runs)
+            match interval:
+                case [float() | int() as low, float() | int() as high] if axis is not None:
+                    conditions.append(_condition_within(axis, runs, low, high))
+        return _narrowed(view.filter, " and ".join(filter(None, conditions)))
 
     def _distinct(self, runs: Sequence[_Known]) -> tuple[Mapping[str, Any], list[str]]:
         """The settings that differ between these runs, and the columns that can group them; made
@@ -246,7 +264,7 @@ def _groupable(runs: Sequence[_Known], differing: Mapping[str, Any]) -> list[str
     """The columns by which these runs can be grouped: few values, of which one is common."""
     built = dict.fromkeys(f"build.{name}" for run in runs for name in run.brief.build)
     names = ["study", "tags", "status", "model", *built, *differing]
-    different = {name: {_identity(name, run.facts.get(name)) for run in runs} for name in names}
+    different = {name: {identity(name, run.facts.get(name)) for run in runs} for name in names}
     return [name for name, values in different.items() if 1 < len(values) <= GROUPS]
 
 
@@ -313,51 +331,27 @@ def _groups(runs: Sequence[_Known], view: View, columns: Sequence[str]) -> list[
     """For each value of a column how many runs have it, and the mean and range of these columns
     with numbers.
     """
-    by_value: dict[Value, tuple[Value, list[_Known]]] = {}
-    for run in runs:
-        value = run.facts.get(view.group)
-        members = value if isinstance(value, tuple) and value else (_hashable(value),)
-        for member in members:
-            by_value.setdefault(_identity(view.group, member), (member, []))[1].append(run)
-    largest = sorted(by_value.values(), key=lambda group: -len(group[1]))[:GROUPS]
+    known = [run.facts for run in runs]
+    by_value = [(value, [known[i] for i in places]) for value, places in members(known, view.group)]
+    largest = sorted(by_value, key=lambda group: -len(group[1]))[:GROUPS]
 
-    def order(group: tuple[Value, list[_Known]]) -> tuple[bool, Any]:
-        numbers = _numbers(group[1], view.sort)
+    def order(group: tuple[Value, list[Facts]]) -> tuple[bool, Any]:
         if view.sort in columns:
-            return not len(numbers), sort_key(float(numbers.mean()) if len(numbers) else None)
+            of_group = statistics(group[1], view.sort)
+            return of_group is None, sort_key(None if of_group is None else of_group.mean)
         return is_missing(group[0]), sort_key(group[0])
 
     ordered = sorted(largest, key=order, reverse=view.sort in columns and view.down)
-    times = Counter(value for value, _ in by_value.values())
+    times = Counter(value for value, _ in by_value)
     return [
         {
-            "value": cut(_group_text(view.group, value), VALUE),
+            "value": cut(group_text(view.group, value), VALUE),
             "filter": _within(view, value) if times[value] == 1 else "",
-            "count": len(members),
-            "cells": [_statistics(name, members) for name in columns],
+            "count": len(inside),
+            "cells": [_statistics(name, inside) for name in columns],
         }
-        for value, members in ordered
+        for value, inside in ordered
     ]
-
-
-def _hashable(value: Value) -> Value:
-    """The value of a group; an empty list of tags, an empty text and NaN are no value."""
-    return None if is_missing(value) else value
-
-
-@lru_cache(4096, typed=True)
-def _identity(name: str, value: Value) -> Value:
-    """What is equal for runs of one group: of a setting its text, since 1 batch and 1.0 of all
-    batches are equal numbers.
-    """
-    if value is None or name not in Settings.model_fields:
-        return value
-    return setting_text.recorded(name, value)
-
-
-def _group_text(name: str, value: Value) -> str:
-    is_setting = name in Settings.model_fields and not is_missing(value)
-    return setting_text.short(name, value) if is_setting else _text(name, value)
 
 
 def _within(view: View, value: Value) -> str:
@@ -365,26 +359,24 @@ def _within(view: View, value: Value) -> str:
     text = value_in_condition(value)
     if text is None:
         return ""
-    condition = f"{name_in_condition(view.group)} == {text}"
-    return f"({view.filter}) and {condition}" if is_condition(view.filter) else condition
+    return _narrowed(view.filter, f"{name_in_condition(view.group)} == {text}")
 
 
-def _numbers(runs: Sequence[_Known], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    values = [run.facts.get(name) for run in runs]
-    return np.array(
-        [value for value in values if isinstance(value, int | float) and math.isfinite(value)],
-        np.float64,
-    )
+def _narrowed(filter: str, condition: str) -> str:
+    """A filter with one more condition, which takes the place of a search for words; with none it
+    stays.
+    """
+    if not condition:
+        return filter
+    return f"({filter}) and {condition}" if is_condition(filter) else condition
 
 
-def _statistics(name: str, runs: Sequence[_Known]) -> str:
+def _statistics(name: str, runs: Sequence[Facts]) -> str:
     """The mean, and the range where it has one: "0.31 (0.2 – 0.5)"."""
-    numbers = _numbers(runs, name)
-    if not len(numbers):
+    of_group = statistics(runs, name)
+    if of_group is None:
         return ""
-    low, mean, high = (
-        _text(name, float(value)) for value in (numbers.min(), numbers.mean(), numbers.max())
-    )
+    mean, low, high = (_text(name, value) for value in of_group)
     return mean if low == high else f"{mean} ({low} – {high})"
 
 
@@ -398,12 +390,8 @@ def _explained(runs: Sequence[_Known], view: View) -> dict[str, Any]:
     A place on an axis is a whole number from 0 to 999. The runs are those with the most common
     monitored metric.
     """
-    wanted = {*view.picked}
-    picked = [run for run in runs if not wanted or run.brief.id in wanted]
-    valued = [run for run in picked if finite(run.brief.value) is not None]
-    monitors = Counter(run.brief.monitor for run in valued)
-    monitor = monitors.most_common(1)[0][0] if monitors else ""
-    valued = [run for run in valued if run.brief.monitor == monitor][:LINES]
+    valued = _valued(runs, view)
+    monitor = valued[0].brief.monitor if valued else ""
     columns = columns_of([run.facts for run in valued])
     # its name has the values of the function that made it
     is_built = any(name.startswith("build.") for name in columns)
@@ -420,7 +408,7 @@ def _explained(runs: Sequence[_Known], view: View) -> dict[str, Any]:
         "metric": cut(monitor, CELL),
         "mode": mode,
         "least": LEAST,
-        "all": len(picked),
+        "all": len(_picked(runs, view)),
         "axes": [axis.told() for axis in drawn],
         "runs": [
             {"run": run.brief.id, "at": [axis.places[i] for axis in drawn]}
@@ -431,6 +419,37 @@ def _explained(runs: Sequence[_Known], view: View) -> dict[str, Any]:
             for name, s in sorted(shares.items(), key=lambda pair: -pair[1].share)[:AXES]
         ],
     }
+
+
+def _picked(runs: Sequence[_Known], view: View) -> list[_Known]:
+    wanted = {*view.picked}
+    return [run for run in runs if not wanted or run.brief.id in wanted]
+
+
+def _valued(runs: Sequence[_Known], view: View) -> list[_Known]:
+    """The runs that are drawn: those with the most common monitored metric."""
+    valued = [run for run in _picked(runs, view) if finite(run.brief.value) is not None]
+    monitors = Counter(run.brief.monitor for run in valued)
+    monitor = monitors.most_common(1)[0][0] if monitors else ""
+    return [run for run in valued if run.brief.monitor == monitor][:LINES]
+
+
+def _condition_within(axis: _Axis, runs: Sequence[_Known], low: float, high: float) -> str:
+    """The condition that holds for the runs within a part of an axis; "": no text can name
+    it.
+    """
+    name = name_in_condition(axis.name)
+    values = [
+        hashable(run.facts.get(axis.name))
+        for run, at in zip(runs, axis.places, strict=True)
+        if at is not None and low <= at <= high
+    ]
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if not axis.has_choices and numbers:
+        return f"{min(numbers)!r} <= {name} <= {max(numbers)!r}"
+    named = [value_in_condition(value) for value in dict.fromkeys(values)]
+    choices = [f"{name} == {text}" for text in named if text is not None]
+    return f"({' or '.join(choices)})" if len(choices) > 1 else "".join(choices)
 
 
 def _is_cause(name: str) -> bool:
@@ -465,12 +484,13 @@ class _Axis:
     @classmethod
     def of(cls, name: str, runs: Sequence[_Known]) -> _Axis | None:
         """The axis of a column; None: its values do not differ, or too many texts do."""
-        values = [_hashable(run.facts.get(name)) for run in runs]
+        values = [hashable(run.facts.get(name)) for run in runs]
         different = {value for value in values if value is not None}
         if len({*values}) < 2 or not different:
             return None
         if all(isinstance(v, int | float) and not isinstance(v, bool) for v in different):
-            return cls._of_numbers(name, values)
+            within = [not _has_diverged(run) for run in runs] if name == "validation" else []
+            return cls._of_numbers(name, values, np.array(within, bool))
         choices = sorted({*values}, key=lambda value: (is_missing(value), sort_key(value)))
         if len(choices) > 12:
             return None
@@ -481,22 +501,37 @@ class _Axis:
         return cls(name, np.array(numbers, np.float64), places, True, labels)
 
     @classmethod
-    def _of_numbers(cls, name: str, values: Sequence[Value]) -> _Axis | None:
+    def _of_numbers(
+        cls, name: str, values: Sequence[Value], within: np.ndarray[Any, np.dtype[np.bool_]]
+    ) -> _Axis | None:
+        """within: the runs that decide how far the axis reaches, shape (n,) or, for all, (0,);
+        others are at its ends.
+        """
         numbers = np.array(
             [float(v) if isinstance(v, int | float) else math.nan for v in values], np.float64
         )
         numbers[~np.isfinite(numbers)] = np.nan
         if np.isnan(numbers).all():
             return None
-        low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+        deciding = numbers[within] if len(within) else numbers
+        if len({*deciding[np.isfinite(deciding)].tolist()}) < 2:
+            deciding = numbers
+        low, high = float(np.nanmin(deciding)), float(np.nanmax(deciding))
         if low == high:
             return None
+        beyond = [bool((numbers < low).any()), bool((numbers > high).any())]
+        numbers = np.clip(numbers, low, high)
         is_log = low > 0 and high / low > 8
         units = np.log(numbers) if is_log else numbers
         bottom, top = (math.log(low), math.log(high)) if is_log else (low, high)
         units = (units - bottom) / (top - bottom)
         places = [None if math.isnan(unit) else round(999 * float(unit)) for unit in units]
-        ends = [_text(name, _whole(value)) for value in (low, high)]
+        ends = [
+            texts.or_beyond(_text(name, _whole(value)), sign)
+            if has_more
+            else _text(name, _whole(value))
+            for value, sign, has_more in zip((low, high), "≤≥", beyond, strict=True)
+        ]
         return cls(name, units, places, False, ends)
 
     def told(self) -> dict[str, Any]:
@@ -506,6 +541,12 @@ class _Axis:
             "choices": self.has_choices,
             "ends": [cut(text, CELL) for text in self.ends],
         }
+
+
+def _has_diverged(run: _Known) -> bool:
+    """Whether its loss has blown up: its result would leave no room on an axis for the others."""
+    trouble = run.brief.trouble
+    return trouble is not None and trouble.level == "error"
 
 
 def _whole(value: float) -> float | int:
