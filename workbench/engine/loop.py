@@ -204,6 +204,7 @@ class _Fit:
             and not self.validation.ended
             and (state.mid_epoch or not self.over(state.epoch))
         ):
+            session.freeze()
             if state.epoch in at_epoch and not state.mid_epoch:
                 with session.timer.timed("searches"):
                     self.stopped = at_epoch[state.epoch](session, self.control)

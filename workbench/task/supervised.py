@@ -32,7 +32,14 @@ from workbench.task.metrics.metrics import (
 from workbench.task.metrics.over_epoch import OverEpoch
 from workbench.task.metrics.step_output import loss_parts, reported_weight, score_weight
 from workbench.task.optim import named_optimizers
-from workbench.task.optim.group_checks import checked_rules, options_by_rule, rule_text
+from workbench.task.optim.group_checks import (
+    checked_rules,
+    divides,
+    freezes,
+    options_by_rule,
+    rule_text,
+)
+from workbench.task.optim.groups import freeze_by
 from workbench.task.optim.optimizer_factory import OptimizerFactory
 from workbench.task.optim.part_optimizers import by_part
 from workbench.task.optim.schedulers import MakeScheduler, refuse_built_in, schedule_of
@@ -78,15 +85,18 @@ class Supervised(Task):
         self._loss = loss
         self.loss_is_mean = loss is None or _is_mean(loss)
         self.rules = checked_rules(groups)
-        """Those of `groups=`, which divide the parameters of each optimizer."""
+        """Those of `groups=`."""
+        self.dividing_rules = self.rules if divides(self.rules) else ()
+        """Those that divide the parameters of each optimizer."""
+        self.freezes = freezes(self.rules)
         if self.rules and not any(map(is_lazy, self.trained_parameters().values())):
             options_by_rule(self.rules, self.trained_parameters())
         if isinstance(optimizer, Mapping):
-            by_parts = by_part(optimizer, self.trained_parameters, self.rules)
+            by_parts = by_part(optimizer, self.trained_parameters, self.dividing_rules)
             self.optimizer_factory = OptimizerFactory(by_parts)
         else:
             self.optimizer_factory = OptimizerFactory(
-                optimizer, self.rules, self.trained_parameters
+                optimizer, self.dividing_rules, self.trained_parameters
             )
         self._scheduler = scheduler
         self.metrics, self.epoch_metrics = split(checked_metrics(metrics))
@@ -405,7 +415,9 @@ class Supervised(Task):
         """What makes the optimizer: the one that the settings name, else the bench's own."""
         if settings.optimizer is None:
             return self.optimizer_factory
-        return named_optimizers.factory_of(settings.optimizer, self.rules, self.trained_parameters)
+        return named_optimizers.factory_of(
+            settings.optimizer, self.dividing_rules, self.trained_parameters
+        )
 
     @property
     def optimizer_text(self) -> str:
@@ -424,6 +436,9 @@ class Supervised(Task):
         if settings.optimizer is not None:
             factory = self.factory_of(settings)
             named_optimizers.refuse_unfit(settings, self.model, self._trained(), factory)
+
+    def freeze(self, parameters: Mapping[str, Tensor], epoch: int) -> Mapping[str, Tensor]:
+        return freeze_by(self.rules, parameters, epoch)
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
         parameters = named_optimizers.grouped(settings.optimizer, self.model, self._trained())

@@ -78,11 +78,12 @@ def validate(
                     session.hooks.evaluation_set_ended(stage)
             if stopped:
                 break
-    means = _means(session.ranks.all_gather_object(sums.result()))
-    if twice := means.keys() & computed.keys():
-        raise TaskError(
-            f"metrics=: two of them are reported as {min(twice)!r}: rename one of them."
-        )
+        means = _means(session.ranks.all_gather_object(sums.result()))
+        if twice := means.keys() & computed.keys():
+            raise TaskError(
+                f"metrics=: two of them are reported as {min(twice)!r}: rename one of them."
+            )
+        session.hooks.scores = means | computed
     return means | computed | floats(session.hooks.evaluated(stage))
 
 
