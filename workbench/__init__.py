@@ -26,6 +26,7 @@ if _typing.TYPE_CHECKING:
     from workbench.task.data.datasets import batches as batches
     from workbench.task.errors import TaskError as TaskError
     from workbench.task.metrics.over_epoch import over_epoch as over_epoch
+    from workbench.task.optim.group_rules import freeze as freeze
     from workbench.task.optim.group_rules import group as group
     from workbench.task.optim.group_rules import layer_decay as layer_decay
     from workbench.task.protocol import Schedule as Schedule
@@ -46,6 +47,7 @@ _HOMES = {
     "Study": "workbench.bench.study",
     "rerun": "workbench.bench.rerun",
     "over_epoch": "workbench.task.metrics.over_epoch",
+    "freeze": "workbench.task.optim.group_rules",
     "group": "workbench.task.optim.group_rules",
     "layer_decay": "workbench.task.optim.group_rules",
     "Schedule": "workbench.task.protocol",
@@ -74,6 +76,7 @@ __all__ = [
     "attach",
     "batches",
     "compare",
+    "freeze",
     "group",
     "layer_decay",
     "over_epoch",

@@ -470,30 +470,24 @@ class Session:
         self.parallel.refresh()
 
     def freeze(self) -> None:
-        """Freeze what does not train in the present epoch, and let the rest train; says what
-        changed.
-        """
-        task, before = self.task, self.frozen
-        if not task.freezes:
+        """Freeze what does not train in the present epoch, and let the rest train."""
+        if self.task.freezes:
+            self.frozen = self.task.freeze(self.parameters, self.state.epoch)
+
+    def note_freezing(self) -> None:
+        """Say, at the beginning of an epoch, what is frozen and what begins to train."""
+        if not self.task.freezes:
             return
-        self.frozen = task.freeze(self.parameters, self.state.epoch)
-        trains = [name for name in before if name not in self.frozen]
-        if trains:
-            self.notes.append(
-                Message(
-                    f"from epoch {self.state.epoch} on {_named(trains)} train, too.",
-                    "info",
-                    self.state.step,
-                )
-            )
-        if self.frozen and not before:
-            self.notes.append(
-                Message(
-                    f"{_named([*self.frozen])} are frozen in epoch {self.state.epoch}.",
-                    "info",
-                    self.state.step,
-                )
-            )
+        epoch = self.state.epoch
+        before = [*self.task.freeze(self.parameters, epoch - 1)] if epoch else []
+        self.freeze()
+        text = ""
+        if self.frozen and not epoch:
+            text = f"{_named([*self.frozen])} are frozen from epoch 0 on."
+        elif trains := [name for name in before if name not in self.frozen]:
+            text = f"{_named(trains)} train from epoch {epoch} on."
+        if text:
+            self.notes.append(Message(text, "info", self.state.step))
 
     def close(self) -> None:
         """Free gradients, let frozen parameters train again, and end loader processes."""
