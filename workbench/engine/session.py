@@ -474,6 +474,12 @@ class Session:
         if self.task.freezes:
             self.frozen = self.task.freeze(self.parameters, self.state.epoch)
 
+    def unfreeze(self) -> None:
+        """Let all parameters train that train in some epoch."""
+        for parameter in self.frozen.values():
+            parameter.requires_grad_(True)
+        self.frozen = {}
+
     def note_freezing(self) -> None:
         """Say, at the beginning of an epoch, what is frozen and what begins to train."""
         if not self.task.freezes:
@@ -491,8 +497,7 @@ class Session:
 
     def close(self) -> None:
         """Free gradients, let frozen parameters train again, and end loader processes."""
-        for parameter in self.frozen.values():
-            parameter.requires_grad_(True)
+        self.unfreeze()
         self.optimizers.drop_gradients()
         self.optimizers.modes.eval()  # also of a fit that failed
         self.data.close()

@@ -124,6 +124,7 @@ def task_of(
             scheduler=scheduler,
             metrics=metrics,
             groups=groups,
+            batch_transform=batch_transform,
             **specs,
         )
     task.compiler = compiler or task.compiler
