@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -51,12 +52,15 @@ class MixedTarget:
         return sum(share * loss for share, loss in zip(shares, losses, strict=True))
 
 
+@dataclass(frozen=True)
 class MixUp:
     """What `wb.mixup` returns: a transform of batches."""
 
-    def __init__(self, alpha: float, p: float) -> None:
-        self.alpha, self.p = alpha, p
-        check_mixing("mixup", alpha, p)
+    alpha: float
+    p: float
+
+    def __post_init__(self) -> None:
+        check_mixing("mixup", self.alpha, self.p)
 
     def __call__(self, batch: Any) -> Any:
         if self.p < 1.0 and float(torch.rand(())) >= self.p:
@@ -82,12 +86,15 @@ def mixup(alpha: float = 0.2, p: float = 1.0) -> MixUp:
     return MixUp(alpha, p)
 
 
+@dataclass(frozen=True)
 class CutMix:
     """What `wb.cutmix` returns: a transform of batches."""
 
-    def __init__(self, alpha: float, p: float) -> None:
-        self.alpha, self.p = alpha, p
-        check_mixing("cutmix", alpha, p)
+    alpha: float
+    p: float
+
+    def __post_init__(self) -> None:
+        check_mixing("cutmix", self.alpha, self.p)
 
     def __call__(self, batch: Any) -> Any:
         if self.p < 1.0 and float(torch.rand(())) >= self.p:
@@ -119,13 +126,17 @@ def cutmix(alpha: float = 1.0, p: float = 1.0) -> CutMix:
     return CutMix(alpha, p)
 
 
+@dataclass(frozen=True)
 class LabelSmoothing:
     """What `wb.label_smoothing` returns: a transform of batches."""
 
-    def __init__(self, epsilon: float) -> None:
-        self.epsilon = epsilon
-        if type(epsilon) not in (int, float) or not 0.0 < epsilon < 1.0:
-            raise ValueError(f"wb.label_smoothing({epsilon!r}): give a number between 0 and 1.")
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if type(self.epsilon) not in (int, float) or not 0.0 < self.epsilon < 1.0:
+            raise ValueError(
+                f"wb.label_smoothing({self.epsilon!r}): give a number between 0 and 1."
+            )
 
     def __call__(self, batch: Any) -> Any:
         target = target_of("label_smoothing", batch)
@@ -143,11 +154,17 @@ def label_smoothing(epsilon: float = 0.1) -> LabelSmoothing:
     return LabelSmoothing(epsilon)
 
 
+@dataclass(frozen=True)
 class OneOf:
     """What `wb.one_of` returns: a transform of batches."""
 
-    def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
-        self.transforms = tuple(transforms)
+    transforms: tuple[Callable[[Any], Any], ...]
+
+    def __post_init__(self) -> None:
+        if not self.transforms or not all(map(callable, self.transforms)):
+            raise ValueError(
+                "wb.one_of(…): give transforms, wb.one_of(wb.mixup(0.2), wb.cutmix(1.0))."
+            )
 
     def __call__(self, batch: Any) -> Any:
         number = int(torch.randint(len(self.transforms), (1,)))
@@ -197,12 +214,20 @@ def target_of(name: str, batch: Any) -> MixedTarget:
             f"batch_transform=wb.{name}(…): the batch has no target, which is the last part of a"
             " tuple, or is called 'y', 'target' or 'label' in a dict."
         )
-    if not target.ndim or (target.is_floating_point() and target.ndim < 2):
+    # probabilities of classes are in [0, 1]; other numbers are no classes
+    if not target.ndim or (
+        target.is_floating_point() and not bool(((target >= 0) & (target <= 1)).all())
+    ):
         raise ValueError(
-            f"batch_transform=wb.{name}(…): the target has shape {tuple(target.shape)} and"
-            f" {target.dtype}, and classes are needed: whole numbers, or a probability for each."
+            f"batch_transform=wb.{name}(…): the target is {kind_of(target)}, and classes are needed:"
+            " whole numbers, or probabilities."
         )
     return MixedTarget([(target, 1.0)])
+
+
+def kind_of(values: Tensor) -> str:
+    """The type and shape of a tensor."""
+    return f"{str(values.dtype).removeprefix('torch.')} of shape {tuple(values.shape)}"
 
 
 def with_target(batch: Any, target: Any) -> Any:
@@ -221,11 +246,7 @@ def mixed_inputs(name: str, batch: Any, dimensions: int) -> list[Tensor]:
         inputs = list(batch[:-1])
     found = [value for value in inputs if is_mixed(value, dimensions)]
     if not found:
-        kinds = [
-            f"{value.dtype} of shape {tuple(value.shape)}"
-            for value in inputs
-            if isinstance(value, Tensor)
-        ]
+        kinds = [kind_of(value) for value in inputs if isinstance(value, Tensor)]
         needed = "images (N, …, height, width)" if dimensions > 1 else "floating-point numbers"
         raise ValueError(
             f"batch_transform=wb.{name}(…) mixes {needed}, and the inputs are"

@@ -19,7 +19,18 @@ from workbench.settings import Settings, setting_text
 from workbench.settings.optimizers import is_named, named_or_self
 from workbench.task import hints
 from workbench.task.batch import TARGETS, holds_text, is_several, sample_count
-from workbench.task.batch_transforms import LabelSmoothing, MixedTarget, MixUp, CutMix, OneOf, smoothed
+from workbench.task.batch_transforms import (
+    CutMix,
+    LabelSmoothing,
+    MixedTarget,
+    MixUp,
+    OneOf,
+    cutmix,
+    label_smoothing,
+    mixup,
+    one_of,
+    smoothed,
+)
 from workbench.task.data.combined import side_by_side
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
@@ -528,6 +539,8 @@ def checked_transforms(given: Any, loss: Any) -> tuple[Callable[[Any], Any], ...
     transforms = tuple(given) if isinstance(given, list | tuple) else (given,)
     for number, transform in enumerate(transforms):
         text = f"batch_transform[{number}]={shown(transform)}"
+        if transform in (mixup, cutmix, label_smoothing, one_of):
+            raise TaskError(f"{text} is not called: give wb.{transform.__name__}(…).")
         if not callable(transform) or isinstance(transform, type) or not fits(transform, ()):
             raise TaskError(
                 f"{text} is no function of a batch: give wb.mixup(0.2), or a function of one batch"
