@@ -386,7 +386,7 @@ class Session:
         return self.data.batches, self.data.val_batches
 
     @property
-    def optimizations(self) -> Sequence[OptimizerHandle]:
+    def optimizations(self) -> Optimizers:
         """The optimizers, for the task."""
         return self.optimizers
 

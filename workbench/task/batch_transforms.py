@@ -116,8 +116,8 @@ class CutMix:
 
 
 def cutmix(alpha: float = 1.0, p: float = 1.0) -> CutMix:
-    """A transform for `wb.Workbench(…, batch_transform=…)`: a rectangle of each image comes from the
-    image before it in its batch, and so does its part of the loss.
+    """A transform for `wb.Workbench(…, batch_transform=…)`: a rectangle of each image comes from
+    the image before it in its batch, and so does its part of the loss.
 
     alpha: the share that stays is drawn once a batch from Beta(alpha, alpha). p: the share of
     batches that are mixed. The inputs have shape (N, …, height, width). Source: Yun et al.,
@@ -219,8 +219,8 @@ def target_of(name: str, batch: Any) -> MixedTarget:
         target.is_floating_point() and not bool(((target >= 0) & (target <= 1)).all())
     ):
         raise ValueError(
-            f"batch_transform=wb.{name}(…): the target is {kind_of(target)}, and classes are needed:"
-            " whole numbers, or probabilities."
+            f"batch_transform=wb.{name}(…): the target is {kind_of(target)}, and classes are"
+            " needed: whole numbers, or probabilities."
         )
     return MixedTarget([(target, 1.0)])
 

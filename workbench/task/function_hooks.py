@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +19,7 @@ from workbench.task.errors import TaskError
 from workbench.task.hooks import Stage
 from workbench.task.lightning.hooks import LightningHooks
 from workbench.task.lightning.setup import Preparation
+from workbench.task.protocol import Scores
 from workbench.task.signature import parameters
 from workbench.values import shown
 
@@ -57,7 +59,7 @@ class _Call:
 
     def __init__(self, hook: str, function: Callable[..., Any]) -> None:
         self.hook, self.function = hook, function
-        self.holder = getattr(function, "__self__", function)
+        self.holder: Any = getattr(function, "__self__", function)
         """The object whose state a checkpoint stores: that of a method, or one that is called."""
         taken = parameters(function) or {}
         self._names: tuple[str, ...] | None = tuple(taken)
@@ -75,7 +77,7 @@ class _Call:
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
             "metrics": {**trainer.progress.state.metrics, **scores},
-            **dict(zip(ARGUMENTS[self.hook], arguments, strict=False)),
+            **dict(itertools.zip_longest(ARGUMENTS[self.hook], arguments)),
         }
         if self._names is not None:
             values = {name: values[name] for name in self._names if name in values}
@@ -172,7 +174,7 @@ class FunctionHooks(LightningHooks):
 
     def evaluation_batch_ended(self, stage: Stage, result: Any, batch: Any, batch_idx: int) -> None:
         if self.needs_outputs[stage]:
-            self.outputs[batch_idx] = result
+            self.outputs[batch_idx] = result.outputs if isinstance(result, Scores) else result
         super().evaluation_batch_ended(stage, result, batch, batch_idx)
 
     def evaluation_ended(self, stage: Stage) -> None:

@@ -124,9 +124,9 @@ def _scores(
             raise
         if watch is not None and watch.due:
             watch.look(session, moved, scores.outputs)
-        scores.outputs = None  # its memory is free for the next batch
         note_count(session, stage, moved, scores.weight)
         session.hooks.evaluation_batch_ended(stage, scores, moved, number)
+        scores.outputs = None  # its memory is free for the next batch
         session.sync_device()
         for name, value in scores.values.items():
             yield name, value, scores.weight

@@ -312,7 +312,7 @@ def _arguments(run: ScriptSpec) -> Iterator[str]:
     if run.metrics.dicts:
         yield "metrics that give several numbers by name"
     if run.freezes:
-        yield "wb.freeze: freeze the layers in a LightningModule, or with Lightning's BackboneFinetuning"
+        yield "wb.freeze: give a LightningModule, or Lightning's BackboneFinetuning"
     if run.val_sets:
         yield "several validation sets"
     if run.given("avg_fn") is not None or run.given("should_update") is not None:

@@ -46,8 +46,8 @@ def check_task(task: Task) -> None:
         )
     if isinstance(task.hooks, FunctionHooks):
         raise NotStandAlone(
-            "hooks=: a stand-alone script does not call functions at Lightning's hooks. Leave hooks="
-            " out, or repeat the run with wb.rerun."
+            "hooks=: a stand-alone script does not call functions at the places of Lightning's"
+            " hooks."
         )
     if isinstance(task, LightningTask) and task.model is not task.module:
         name = type(task.module).__name__

@@ -71,9 +71,7 @@ def by_rules(
     return divided
 
 
-def freeze_by(
-    rules: Any, named: Mapping[str, torch.Tensor], epoch: int
-) -> dict[str, torch.Tensor]:
+def freeze_by(rules: Any, named: Mapping[str, torch.Tensor], epoch: int) -> dict[str, torch.Tensor]:
     """Let the parameters that rules freeze train from their epochs on; returns those that do not
     train in this one. named: all that the optimizer trains.
     """
