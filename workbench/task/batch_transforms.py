@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 
 class MixedTarget:
@@ -278,7 +277,7 @@ def smoothed(function: Callable[..., Any], epsilon: float) -> Callable[..., Any]
     """A cross entropy with smoothed labels; raises ValueError for another loss."""
     if isinstance(function, nn.CrossEntropyLoss) and not function.label_smoothing:
         return functools.partial(
-            F.cross_entropy,
+            nn.functional.cross_entropy,
             weight=function.weight,
             ignore_index=function.ignore_index,
             reduction=function.reduction,
@@ -287,7 +286,7 @@ def smoothed(function: Callable[..., Any], epsilon: float) -> Callable[..., Any]
     inner, given = function, dict[str, Any]()
     if isinstance(function, functools.partial):
         inner, given = function.func, function.keywords
-    if inner is not F.cross_entropy or given.get("label_smoothing"):
+    if inner is not nn.functional.cross_entropy or given.get("label_smoothing"):
         raise ValueError(
             "wb.label_smoothing(…) needs loss=F.cross_entropy or nn.CrossEntropyLoss() without a"
             " label_smoothing of its own: for another loss, smooth the labels in the loss."

@@ -65,8 +65,8 @@ def task_of(
     if callbacks and not lightning:
         raise TaskError(
             f"callbacks=: the hooks of {type(callbacks[0]).__name__} get a LightningModule, and"
-            f" model is a {type(model).__name__}: give a LightningModule that holds it, or functions,"
-            " hooks={'on_after_backward': f}."
+            f" model is a {type(model).__name__}: give a LightningModule that holds it, or"
+            " functions, hooks={'on_after_backward': f}."
         )
     functions = checked_hooks(hooks)
     if functions and not lightning:
