@@ -243,15 +243,15 @@ def mixed_inputs(name: str, batch: Any, dimensions: int) -> list[Tensor]:
         inputs = [value for key, value in batch.items() if key != target_key(batch)]
     else:
         inputs = list(batch[:-1])
-    found = [value for value in inputs if is_mixed(value, dimensions)]
-    if not found:
+    images = [value for value in inputs if is_mixed(value, dimensions)]
+    if not images:
         kinds = [kind_of(value) for value in inputs if isinstance(value, Tensor)]
         needed = "images (N, …, height, width)" if dimensions > 1 else "floating-point numbers"
         raise ValueError(
             f"batch_transform=wb.{name}(…) mixes {needed}, and the inputs are"
             f" {', '.join(kinds) if kinds else 'no tensors'}."
         )
-    return found
+    return images
 
 
 def is_mixed(value: Any, dimensions: int) -> bool:
