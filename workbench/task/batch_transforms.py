@@ -32,8 +32,8 @@ class MixedTarget:
     def mixed(self, share: float) -> MixedTarget:
         """The target with that of each sample's partner, which is the sample before it."""
         partners = [(target.roll(1, 0), (1.0 - share) * of) for target, of in self.shares]
-        own = [(target, share * of) for target, of in self.shares]
-        return MixedTarget([*own, *partners], self.smoothing)
+        selves = [(target, share * of) for target, of in self.shares]
+        return MixedTarget([*selves, *partners], self.smoothing)
 
     def loss(self, function: Callable[..., Any], output: Any) -> Any:
         """The loss of an output: the sum of the losses for all targets, times their shares."""
@@ -283,10 +283,10 @@ def smoothed(function: Callable[..., Any], epsilon: float) -> Callable[..., Any]
             reduction=function.reduction,
             label_smoothing=epsilon,
         )
-    inner, given = function, dict[str, Any]()
+    inner, options = function, dict[str, Any]()
     if isinstance(function, functools.partial):
-        inner, given = function.func, function.keywords
-    if inner is not nn.functional.cross_entropy or given.get("label_smoothing"):
+        inner, options = function.func, function.keywords
+    if inner is not nn.functional.cross_entropy or options.get("label_smoothing"):
         raise ValueError(
             "wb.label_smoothing(…) needs loss=F.cross_entropy or nn.CrossEntropyLoss() without a"
             " label_smoothing of its own: for another loss, smooth the labels in the loss."

@@ -61,10 +61,10 @@ class _Call:
         self.hook, self.function = hook, function
         self.holder: Any = getattr(function, "__self__", function)
         """The object whose state a checkpoint stores: that of a method, or one that is called."""
-        taken = parameters(function) or {}
-        self._names: tuple[str, ...] | None = tuple(taken)
+        named = parameters(function) or {}
+        self._names: tuple[str, ...] | None = tuple(named)
         """None: it takes all of them."""
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in named.values()):
             self._names = None
 
     def __call__(
@@ -106,9 +106,9 @@ class HookFunctions:
         self._calls = {
             hook: tuple(
                 _Call(hook, function)
-                for function in (given if isinstance(given, list | tuple) else (given,))
+                for function in (functions if isinstance(functions, list | tuple) else (functions,))
             )
-            for hook, given in hooks.items()
+            for hook, functions in hooks.items()
         }
         calls = [call for of_hook in self._calls.values() for call in of_hook]
         holders = {
@@ -194,12 +194,12 @@ def checked_hooks(hooks: Any) -> Mapping[str, Any]:
             f"hooks={shown(hooks)}: give a dict of functions by the names of Lightning's hooks,"
             " {'on_after_backward': f}."
         )
-    for hook, given in hooks.items():
+    for hook, functions in hooks.items():
         if hook not in ARGUMENTS:
             near = difflib.get_close_matches(str(hook), ARGUMENTS, n=1, cutoff=0.5)
             hint = f"Did you mean {near[0]!r}?" if near else f"There is {', '.join(ARGUMENTS)}."
             raise TaskError(f"hooks={{{hook!r}: …}}: there is no such hook. {hint}")
-        for function in given if isinstance(given, list | tuple) else (given,):
+        for function in functions if isinstance(functions, list | tuple) else (functions,):
             _check_function(hook, function)
     return hooks
 
@@ -209,10 +209,10 @@ def _check_function(hook: str, function: Any) -> None:
     offered = (*dict.fromkeys((*ARGUMENTS[hook], *ALWAYS)),)
     if not callable(function) or inspect.isclass(function):
         raise TaskError(f"{text} is no function: give one that takes any of {', '.join(offered)}.")
-    taken = parameters(function)
-    if taken is None:
+    named = parameters(function)
+    if named is None:
         raise TaskError(f"{text} does not say what it takes: give lambda model: … around it.")
-    for name, parameter in taken.items():
+    for name, parameter in named.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         by_place = parameter.kind is parameter.POSITIONAL_ONLY

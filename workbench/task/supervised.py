@@ -546,9 +546,9 @@ def checked_transforms(given: Any, loss: Any) -> tuple[Callable[[Any], Any], ...
                 f"{text} is no function of a batch: give wb.mixup(0.2), or a function of one batch"
                 " that returns a batch."
             )
-        for part in transform.transforms if isinstance(transform, OneOf) else (transform,):
-            if isinstance(part, MixUp | CutMix | LabelSmoothing):
-                _check_mixable(text, part, loss)
+        for single in transform.transforms if isinstance(transform, OneOf) else (transform,):
+            if isinstance(single, MixUp | CutMix | LabelSmoothing):
+                _check_mixable(text, single, loss)
     return transforms
 
 
