@@ -23,9 +23,14 @@ if _typing.TYPE_CHECKING:
     from workbench.runs.tables.compare import compare as compare
     from workbench.settings import Settings as Settings
     from workbench.settings import SettingsError as SettingsError
+    from workbench.task.batch_transforms import cutmix as cutmix
+    from workbench.task.batch_transforms import label_smoothing as label_smoothing
+    from workbench.task.batch_transforms import mixup as mixup
+    from workbench.task.batch_transforms import one_of as one_of
     from workbench.task.data.datasets import batches as batches
     from workbench.task.errors import TaskError as TaskError
     from workbench.task.metrics.over_epoch import over_epoch as over_epoch
+    from workbench.task.optim.group_rules import freeze as freeze
     from workbench.task.optim.group_rules import group as group
     from workbench.task.optim.group_rules import layer_decay as layer_decay
     from workbench.task.protocol import Schedule as Schedule
@@ -45,7 +50,12 @@ _HOMES = {
     "SettingsError": "workbench.settings",
     "Study": "workbench.bench.study",
     "rerun": "workbench.bench.rerun",
+    "cutmix": "workbench.task.batch_transforms",
+    "label_smoothing": "workbench.task.batch_transforms",
+    "mixup": "workbench.task.batch_transforms",
+    "one_of": "workbench.task.batch_transforms",
     "over_epoch": "workbench.task.metrics.over_epoch",
+    "freeze": "workbench.task.optim.group_rules",
     "group": "workbench.task.optim.group_rules",
     "layer_decay": "workbench.task.optim.group_rules",
     "Schedule": "workbench.task.protocol",
@@ -74,8 +84,13 @@ __all__ = [
     "attach",
     "batches",
     "compare",
+    "cutmix",
+    "freeze",
     "group",
+    "label_smoothing",
     "layer_decay",
+    "mixup",
+    "one_of",
     "over_epoch",
     "rerun",
 ]

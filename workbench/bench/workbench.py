@@ -136,7 +136,16 @@ class Workbench(TrialBench):
         groups: rules that give some parameters options of their own: `wb.group("head",
             lr_scale=10)`, `wb.group(lambda name, p: p.ndim < 2, weight_decay=0)`,
             `wb.layer_decay(0.75)`, "no_decay_norm_bias", or several of them in a list. They hold
-            for every optimizer that the settings name, too.
+            for every optimizer that the settings name, too. `wb.freeze("backbone",
+            unfreeze_at_epoch=3)` lets some of them train only from an epoch on.
+        batch_transform: changes each training batch on the device, and none of a validation:
+            `wb.mixup(0.2)`, `wb.cutmix(1.0)`, `wb.label_smoothing(0.1)`, a function of a batch that
+            returns one (torchvision's `v2.MixUp`), or several of them in a list, one after another.
+        hooks: functions by the names of Lightning's hooks, {"on_after_backward": f}, which are
+            called where Lightning calls them, on all ranks. A function takes by name what it needs
+            of `model`, `optimizer`, `epoch`, `step`, `metrics`, and the arguments of Lightning's
+            hook (`batch`, `outputs`, …). A checkpoint stores the state of an object with
+            `state_dict` and `load_state_dict`.
         scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For
             anything else it returns a `wb.Schedule` (every so many updates or epochs), a
             ReduceLROnPlateau (after each validation), or a list of these.
@@ -187,6 +196,8 @@ class Workbench(TrialBench):
         loss: Callable[..., Tensor] | None = None,
         optimizer: MakeOptimizer | str | Mapping[str, Any] | None = torch.optim.AdamW,
         groups: Any = None,
+        batch_transform: Any = None,
+        hooks: Mapping[str, Any] | None = None,
         scheduler: Callable[[torch.optim.Optimizer, int], Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -212,6 +223,8 @@ class Workbench(TrialBench):
             "test": test,
             "loss": loss,
             "groups": groups,
+            "batch_transform": batch_transform,
+            "hooks": hooks,
             "scheduler": scheduler,
             "metrics": metrics,
             "optimizer": None if optimizer is torch.optim.AdamW else optimizer,

@@ -204,6 +204,9 @@ class _Fit:
             and not self.validation.ended
             and (state.mid_epoch or not self.over(state.epoch))
         ):
+            session.freeze()
+            if not state.mid_epoch:
+                session.note_freezing()
             if state.epoch in at_epoch and not state.mid_epoch:
                 with session.timer.timed("searches"):
                     self.stopped = at_epoch[state.epoch](session, self.control)

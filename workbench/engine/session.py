@@ -121,6 +121,10 @@ class Session:
         self.plan = self._plan(trains)
         if self.plan.lazy:
             self._refuse_on_tpu()
+        self.frozen: Mapping[str, Tensor] = {}
+        """The parameters that do not train in this epoch, of those that are trained later."""
+        if trains:
+            self.freeze()
         self._connect_task(trains)
         self.optimizers.modes.check(settings, self.weights.shard_strategy)
         self.optimizers.modes.train()
@@ -381,6 +385,11 @@ class Session:
         """
         return self.data.batches, self.data.val_batches
 
+    @property
+    def optimizations(self) -> Optimizers:
+        """The optimizers, for the task."""
+        return self.optimizers
+
     def sync_device(self) -> None:
         """Let a device that records operations (a TPU) run them; called after an update, or a
         batch of a validation.
@@ -460,8 +469,35 @@ class Session:
         self.optimizers.add_new_parameters()
         self.parallel.refresh()
 
+    def freeze(self) -> None:
+        """Freeze what does not train in the present epoch, and let the rest train."""
+        if self.task.freezes:
+            self.frozen = self.task.freeze(self.parameters, self.state.epoch)
+
+    def unfreeze(self) -> None:
+        """Let all parameters train that train in some epoch."""
+        for parameter in self.frozen.values():
+            parameter.requires_grad_(True)
+        self.frozen = {}
+
+    def note_freezing(self) -> None:
+        """Say, at the beginning of an epoch, what is frozen and what begins to train."""
+        if not self.task.freezes:
+            return
+        epoch = self.state.epoch
+        before = [*self.task.freeze(self.parameters, epoch - 1)] if epoch else []
+        self.freeze()
+        text = ""
+        if self.frozen and not epoch:
+            text = f"{_named([*self.frozen])} are frozen from epoch 0 on."
+        elif trains := [name for name in before if name not in self.frozen]:
+            text = f"{_named(trains)} train from epoch {epoch} on."
+        if text:
+            self.notes.append(Message(text, "info", self.state.step))
+
     def close(self) -> None:
-        """Free gradients and end loader processes."""
+        """Free gradients, let frozen parameters train again, and end loader processes."""
+        self.unfreeze()
         self.optimizers.drop_gradients()
         self.optimizers.modes.eval()  # also of a fit that failed
         self.data.close()
@@ -473,6 +509,13 @@ def _precision_of(task: Task, settings: Settings, device: torch.device) -> Preci
         for module in task.modules:
             Precision.refuse_single(module)
     return Precision.of(settings.precision, device)
+
+
+def _named(parameters: Sequence[str]) -> str:
+    """Parameters in a message, by the parts of the model that they are in."""
+    parts = dict.fromkeys(name.rpartition(".")[0] or name for name in parameters)
+    listed = ", ".join([*parts][:4]) + (", …" if len(parts) > 4 else "")
+    return f"{len(parameters)} parameters ({listed})"
 
 
 def _trainable(task: Task) -> dict[str, Tensor]:

@@ -57,6 +57,7 @@ from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics.metrics import takes_pair
 from workbench.task.modules import Modes, overrides_modes, own_name
+from workbench.task.optim.group_checks import divides
 from workbench.task.protocol import Task
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import Supervised
@@ -395,6 +396,7 @@ def _of_task(
     task = session.task
     assert isinstance(task, (Supervised, LightningTask))
     assert task.train is not None
+    session.unfreeze()  # the optimizer is made with all parameters
     several = task.val is not None and task.val.several
     sets = {} if saved is None else saved.sets
     train = data_of(task.train, "train", sliced, settings, sets.get("train"))
@@ -434,6 +436,8 @@ def _of_task(
             "loss_is_module": False,
             "loss_prefix": "",
             "metrics": Metrics(),
+            "divides": False,
+            "freezes": False,
         }
         return {**fields, **none, "hooks": _hooks(task)}
     return {
@@ -443,6 +447,8 @@ def _of_task(
         "loss_is_module": task.loss_is_module,
         "loss_prefix": list(task.trained_modules)[-1],
         "metrics": _metrics_of(task),
+        "divides": divides(task.rules),
+        "freezes": task.freezes,
         "hooks": None,
     }
 

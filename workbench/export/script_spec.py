@@ -105,6 +105,10 @@ class ScriptSpec:
     optimizers: tuple[Optimizer, ...]
     partial: bool
     """Whether an update may leave some parameters without a gradient."""
+    divides: bool
+    """Whether rules of `groups=` divide the optimizer's parameters."""
+    freezes: bool
+    """Whether rules of `groups=` freeze parameters until an epoch."""
     double: bool
     """Whether the model computes in double precision."""
     batch_norm: bool
@@ -276,6 +280,7 @@ class ScriptSpec:
             ),
             "batches may be left out": self.may_skip_batches or self.train.empty,
             "batches say how much they count": self.reports_weight,
+            "layers are frozen until an epoch": self.freezes,
             "batch-norm statistics are collected anew": (
                 self.refreshes_batch_norm and not self.distributed
             ),

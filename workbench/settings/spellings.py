@@ -14,7 +14,8 @@ from workbench.values import SettingsError, plain, shown
 T = TypeVar("T")
 
 _BENCH = (
-    "model", "train", "val", "test", "loss", "metrics", "groups", "collate_fn", "val_collate_fn",
+    "model", "train", "val", "test", "loss", "metrics", "groups", "batch_transform",
+    "hooks", "collate_fn", "val_collate_fn",
     "avg_fn", "should_update",
     "listeners", "trackers", "root", "dry_run",
 )  # fmt: skip

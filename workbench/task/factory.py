@@ -15,6 +15,7 @@ from workbench.settings import Settings
 from workbench.task.data.loader_parts import Collate
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
+from workbench.task.function_hooks import FunctionHooks, HookFunctions, checked_hooks
 from workbench.task.hints import check_loss, refuse_unusable
 from workbench.task.lightning import overrides
 from workbench.task.lightning.hooks import DataHooks
@@ -39,6 +40,8 @@ def task_of(
     scheduler: MakeScheduler | None,
     metrics: Mapping[str, Any] | None,
     groups: Any = None,
+    batch_transform: Any = None,
+    hooks: Any = None,
     collate_fn: Collate | None,
     val_collate_fn: Collate | None = None,
     settings: Settings | None = None,
@@ -62,9 +65,12 @@ def task_of(
     if callbacks and not lightning:
         raise TaskError(
             f"callbacks=: the hooks of {type(callbacks[0]).__name__} get a LightningModule, and"
-            f" model is a {type(model).__name__}: give a LightningModule that holds it, or use"
-            " listeners=[f], which gets every event of a run."
+            f" model is a {type(model).__name__}: give a LightningModule that holds it, or"
+            " functions, hooks={'on_after_backward': f}."
         )
+    functions = checked_hooks(hooks)
+    if functions and not lightning:
+        callbacks = (HookFunctions(functions, model),)
     preparation = _prepared(model, lightning, sources, settings or Settings(), callbacks)
     collates = _collates(
         collate_fn,
@@ -78,11 +84,17 @@ def task_of(
         name: _spec(name, data, sources.get(name), collates[name], preparation)
         for name, data in data_by_kind.items()
     }
-    arguments = {"loss": loss, "metrics": metrics, "scheduler": scheduler, "groups": groups}
+    arguments = {
+        "loss": loss,
+        "metrics": metrics,
+        "scheduler": scheduler,
+        "groups": groups,
+        "batch_transform": batch_transform,
+    }
     if optimizer is not torch.optim.AdamW:  # the default
         arguments["optimizer"] = optimizer
     if lightning:
-        _refuse(model, arguments)
+        _refuse(model, {**arguments, "hooks": hooks})
         lightning_task = LightningTask(model, preparation, **specs, sources=sources)
         lightning_task.compiler = compiler
         return lightning_task
@@ -112,6 +124,7 @@ def task_of(
             scheduler=scheduler,
             metrics=metrics,
             groups=groups,
+            batch_transform=batch_transform,
             **specs,
         )
     task.compiler = compiler or task.compiler
@@ -202,18 +215,34 @@ def _prepared(
         data[id(model)] = model
     if lightning:
         data.pop(id(model), None)
-    preparation = Preparation(model if lightning else None, list(data.values()), callbacks)
+    preparation = Preparation(
+        model if lightning else None,
+        list(data.values()),
+        callbacks,
+        model.model if isinstance(model, Task) else model,
+    )
     preparation.begin(settings)
     return preparation
 
 
 def _listen(task: Task, preparation: Preparation, sources: Mapping[str, Any]) -> None:
-    """Attach the objects that make the task's loaders, and their hooks."""
-    if not preparation.data:
+    """Attach the objects that make the task's loaders, and their hooks; and the user's functions
+    of `hooks=`.
+    """
+    functions = preparation.callbacks.objects
+    if not preparation.data and not functions:
         return
-    hooks = DataHooks(preparation, sources)
+    hooks = (
+        FunctionHooks(preparation, sources, task.model)
+        if functions
+        else DataHooks(preparation, sources)
+    )
     if task.hooks is None:
         task.hooks = hooks
+    elif functions:
+        raise TaskError(
+            f"hooks= is given, and {type(task).__name__} has hooks of its own: leave one out."
+        )
     elif hooks.transfers:
         raise TaskError(
             f"{type(task).__name__} has hooks, and its data moves batches to the device with hooks"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import torch
@@ -290,6 +291,9 @@ class Hooks:
 
     def evaluation_set_ended(self, stage: Stage) -> None:
         """Called after the last batch of one of several sets of data."""
+
+    scores: Mapping[str, float] = MappingProxyType({})
+    """The metrics of the latest evaluation, which the engine sets before `evaluation_ended`."""
 
     def evaluation_ended(self, stage: Stage) -> None:
         """Called after the last batch, still in evaluation mode."""

@@ -170,6 +170,10 @@ class Progress(Protocol):
     """Updates of the whole run; None where they cannot be known."""
 
     @property
+    def optimizations(self) -> Sequence[Any]:
+        """The optimizers, each an object with `optimizer` and `schedules`."""
+
+    @property
     def state(self) -> Counters:
         """The present counters."""
 
@@ -300,6 +304,15 @@ class Task(abc.ABC):
         None: count them in the batch.
         """
         self.drawn = samples
+
+    freezes: bool = False
+    """Whether `freeze` freezes parameters in some epoch."""
+
+    def freeze(self, parameters: Mapping[str, Tensor], epoch: int) -> Mapping[str, Tensor]:
+        """Freeze the parameters that do not train in this epoch, and let the others of those that
+        it froze train; returns the frozen ones by name. parameters: all that the optimizers train.
+        """
+        return {}
 
     def samples_in(self, batch: Any) -> int:
         """Return how many samples the current batch has: as its loader counted them, else by

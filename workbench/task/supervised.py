@@ -19,6 +19,18 @@ from workbench.settings import Settings, setting_text
 from workbench.settings.optimizers import is_named, named_or_self
 from workbench.task import hints
 from workbench.task.batch import TARGETS, holds_text, is_several, sample_count
+from workbench.task.batch_transforms import (
+    CutMix,
+    LabelSmoothing,
+    MixedTarget,
+    MixUp,
+    OneOf,
+    cutmix,
+    label_smoothing,
+    mixup,
+    one_of,
+    smoothed,
+)
 from workbench.task.data.combined import side_by_side
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
@@ -32,7 +44,14 @@ from workbench.task.metrics.metrics import (
 from workbench.task.metrics.over_epoch import OverEpoch
 from workbench.task.metrics.step_output import loss_parts, reported_weight, score_weight
 from workbench.task.optim import named_optimizers
-from workbench.task.optim.group_checks import checked_rules, options_by_rule, rule_text
+from workbench.task.optim.group_checks import (
+    checked_rules,
+    divides,
+    freezes,
+    options_by_rule,
+    rule_text,
+)
+from workbench.task.optim.groups import freeze_by
 from workbench.task.optim.optimizer_factory import OptimizerFactory
 from workbench.task.optim.part_optimizers import by_part
 from workbench.task.optim.schedulers import MakeScheduler, refuse_built_in, schedule_of
@@ -61,6 +80,7 @@ class Supervised(Task):
         scheduler: MakeScheduler | None,
         metrics: Any,
         groups: Any = None,
+        batch_transform: Any = None,
     ) -> None:
         if (
             loss is not None
@@ -78,16 +98,21 @@ class Supervised(Task):
         self._loss = loss
         self.loss_is_mean = loss is None or _is_mean(loss)
         self.rules = checked_rules(groups)
-        """Those of `groups=`, which divide the parameters of each optimizer."""
+        """Those of `groups=`."""
+        self.dividing_rules = self.rules if divides(self.rules) else ()
+        """Those that divide the parameters of each optimizer."""
+        self.freezes = freezes(self.rules)
         if self.rules and not any(map(is_lazy, self.trained_parameters().values())):
             options_by_rule(self.rules, self.trained_parameters())
         if isinstance(optimizer, Mapping):
-            by_parts = by_part(optimizer, self.trained_parameters, self.rules)
+            by_parts = by_part(optimizer, self.trained_parameters, self.dividing_rules)
             self.optimizer_factory = OptimizerFactory(by_parts)
         else:
             self.optimizer_factory = OptimizerFactory(
-                optimizer, self.rules, self.trained_parameters
+                optimizer, self.dividing_rules, self.trained_parameters
             )
+        self.batch_transforms = checked_transforms(batch_transform, loss)
+        """What changes each training batch, one after another."""
         self._scheduler = scheduler
         self.metrics, self.epoch_metrics = split(checked_metrics(metrics))
         self.one_collection = is_metric_object(metrics)
@@ -160,6 +185,8 @@ class Supervised(Task):
 
     def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
         carries = "hiddens" in extra
+        if self.batch_transforms:
+            batch = self._transformed(batch, carries=carries)
         result, _, _, hiddens = self._forward(batch, extra.get("hiddens"), carries=carries)
         if not carries and isinstance(result, Tensor):
             return result
@@ -173,6 +200,21 @@ class Supervised(Task):
         if carries:
             outputs["hiddens"] = hiddens
         return outputs if len(outputs) > 1 else loss
+
+    def _transformed(self, batch: Any, *, carries: bool) -> Any:
+        if carries:
+            raise TaskError(
+                "batch_transform= changes a batch as a whole, and truncated_bptt_steps cuts it into"
+                " pieces: leave one of them out."
+            )
+        for number, transform in enumerate(self.batch_transforms):
+            batch = transform(batch)
+            if batch is None:
+                raise TaskError(
+                    f"batch_transform[{number}]={shown(transform)} returned None: it must return"
+                    " the batch."
+                )
+        return batch
 
     def validation_step(
         self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val"
@@ -269,6 +311,8 @@ class Supervised(Task):
             self._call_carrying(inputs, hiddens) if carries else (self._called(inputs), None)
         )
         try:
+            if isinstance(target, MixedTarget):
+                return target.loss(self._loss, output), output, target, hiddens
             if not self._tries:
                 return self._loss(output, target), output, target, hiddens
             hints.refuse_one_class(self._loss, output)
@@ -281,6 +325,8 @@ class Supervised(Task):
         except TaskError:
             raise
         except Exception as error:
+            if isinstance(target, MixedTarget):
+                target = target.shares[0][0]
             remedy = hints.explain_loss_error(self._loss, output, target, error)
             if remedy is not None:
                 raise TaskError(f"the loss failed with {type(error).__name__}: {remedy}") from error
@@ -405,7 +451,9 @@ class Supervised(Task):
         """What makes the optimizer: the one that the settings name, else the bench's own."""
         if settings.optimizer is None:
             return self.optimizer_factory
-        return named_optimizers.factory_of(settings.optimizer, self.rules, self.trained_parameters)
+        return named_optimizers.factory_of(
+            settings.optimizer, self.dividing_rules, self.trained_parameters
+        )
 
     @property
     def optimizer_text(self) -> str:
@@ -424,6 +472,9 @@ class Supervised(Task):
         if settings.optimizer is not None:
             factory = self.factory_of(settings)
             named_optimizers.refuse_unfit(settings, self.model, self._trained(), factory)
+
+    def freeze(self, parameters: Mapping[str, Tensor], epoch: int) -> Mapping[str, Tensor]:
+        return freeze_by(self.rules, parameters, epoch)
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
         parameters = named_optimizers.grouped(settings.optimizer, self.model, self._trained())
@@ -477,6 +528,54 @@ def without_unknown_texts(model: nn.Module, inputs: Mapping[str, Any]) -> Mappin
     ):
         return inputs
     return {name: value for name, value in inputs.items() if name in takes or name not in texts}
+
+
+def checked_transforms(given: Any, loss: Any) -> tuple[Callable[[Any], Any], ...]:
+    """The transforms in `batch_transform=`; raises TaskError for what is none, or does not fit the
+    loss.
+    """
+    if given is None:
+        return ()
+    transforms = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for number, transform in enumerate(transforms):
+        text = f"batch_transform[{number}]={shown(transform)}"
+        if transform in (mixup, cutmix, label_smoothing, one_of):
+            raise TaskError(f"{text} is not called: give wb.{transform.__name__}(…).")
+        if not callable(transform) or isinstance(transform, type) or not fits(transform, ()):
+            raise TaskError(
+                f"{text} is no function of a batch: give wb.mixup(0.2), or a function of one batch"
+                " that returns a batch."
+            )
+        for single in transform.transforms if isinstance(transform, OneOf) else (transform,):
+            if isinstance(single, MixUp | CutMix | LabelSmoothing):
+                _check_mixable(text, single, loss)
+    return transforms
+
+
+def _check_mixable(text: str, transform: MixUp | CutMix | LabelSmoothing, loss: Any) -> None:
+    if loss is None:
+        raise TaskError(
+            f"{text} needs loss=, since the model would get the mixed targets: give"
+            " loss=F.cross_entropy and a model that returns its scores."
+        )
+    name = getattr(loss, "__name__", type(loss).__name__)
+    if name in _REGRESSION:
+        raise TaskError(
+            f"{text} mixes classes, and loss={name} is for numbers: leave it out, or mix inputs and"
+            " targets in a function of your own."
+        )
+    if isinstance(transform, LabelSmoothing):
+        try:
+            smoothed(loss, transform.epsilon)
+        except ValueError as error:
+            raise TaskError(str(error)) from None
+
+
+_REGRESSION = (
+    "mse_loss", "MSELoss", "l1_loss", "L1Loss", "smooth_l1_loss", "SmoothL1Loss", "huber_loss",
+    "HuberLoss", "gaussian_nll_loss", "GaussianNLLLoss", "poisson_nll_loss", "PoissonNLLLoss",
+)  # fmt: skip
+"""Torch's losses for numbers."""
 
 
 def check_optimizer(optimizer: Any) -> None:

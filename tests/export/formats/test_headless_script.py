@@ -93,6 +93,10 @@ RUNS = {
         "callbacks=[Stops(), L.callbacks.EarlyStopping('val_loss', patience=5)]",
         MODULE,
     ),
+    "functions at hooks": (
+        "model, train=(x, y), loss=F.cross_entropy, max_epochs=2, hooks={'on_after_backward': halve}",
+        "def halve(model):\n    for parameter in model.parameters():\n        parameter.grad.mul_(0.5)\n",
+    ),
     "an object that is no module": ("Loop(), train=(x, y), max_epochs=1", NO_MODULE),
     "an iterator": ("model, train=iter([(x, y)] * 4), loss=F.cross_entropy, max_epochs=1", ""),
     "parts of the workbench, and the script's own names": (

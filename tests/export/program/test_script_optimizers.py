@@ -82,6 +82,16 @@ CASES = {
         f"{PAIR}, optimizer='muon', groups='no_decay_norm_bias', gradient_clip_val=0.5",
         "",
     ),
+    "frozen until an epoch, mixed": (
+        f"{PAIR.replace('max_steps=5', 'max_epochs=3')}, gradient_clip_val=0.5, batch_transform=wb.one_of(wb.mixup(0.4), wb.mixup(1.0)),"
+        " groups=[wb.freeze('body', unfreeze_at_epoch=1), 'no_decay_norm_bias']",
+        "",
+    ),
+    "mixed and smoothed, several batches in an update": (
+        f"{PAIR}, accumulate_grad_batches=2, batch_transform=[wb.mixup(0.4, p=0.5), wb.label_smoothing(0.1)]",
+        "",
+    ),
+    "frozen alone": (f"{PAIR}, groups=wb.freeze('body', unfreeze_at_epoch=2)", ""),
     "compile on a model of torch's own class": (
         "small, train=(x, y), loss=F.cross_entropy, max_steps=3, compile='eager'",
         "small = nn.Sequential(nn.Linear(8, 3))\n",

@@ -78,11 +78,12 @@ def validate(
                     session.hooks.evaluation_set_ended(stage)
             if stopped:
                 break
-    means = _means(session.ranks.all_gather_object(sums.result()))
-    if twice := means.keys() & computed.keys():
-        raise TaskError(
-            f"metrics=: two of them are reported as {min(twice)!r}: rename one of them."
-        )
+        means = _means(session.ranks.all_gather_object(sums.result()))
+        if twice := means.keys() & computed.keys():
+            raise TaskError(
+                f"metrics=: two of them are reported as {min(twice)!r}: rename one of them."
+            )
+        session.hooks.scores = means | computed
     return means | computed | floats(session.hooks.evaluated(stage))
 
 
@@ -123,9 +124,9 @@ def _scores(
             raise
         if watch is not None and watch.due:
             watch.look(session, moved, scores.outputs)
-        scores.outputs = None  # its memory is free for the next batch
         note_count(session, stage, moved, scores.weight)
         session.hooks.evaluation_batch_ended(stage, scores, moved, number)
+        scores.outputs = None  # its memory is free for the next batch
         session.sync_device()
         for name, value in scores.values.items():
             yield name, value, scores.weight

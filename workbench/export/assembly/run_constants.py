@@ -457,6 +457,7 @@ def _monitor(monitor: Any) -> dict[str, Any]:
 def _of_update(run: ScriptSpec) -> dict[str, Any]:
     closure = run.optimizers[0].closure
     return {
+        "TRANSFORMS": run.given("batch_transform") is not None,
         "WEIGHS": run.hooks is None and run.step.reports_weight,
         "CLIPS": run.clips,
         "GRADIENT_CLIP_VAL": (
@@ -479,7 +480,8 @@ def _of_optimizer(run: ScriptSpec) -> dict[str, Any]:
     made_up = run.accumulates and (run.may_skip_batches or run.reports_weight or run.train.empty)
     return {
         "MUON": s.optimizer is not None and parts_of(s.optimizer)[0] == "muon",
-        "GROUPS": run.given("groups") is not None,
+        "GROUPS": run.divides,
+        "FREEZES": run.freezes,
         "TAKES_LR": optimizer.takes_lr,
         "MADE_LR": optimizer.made_lr,
         "TRAINS_ALL": optimizer.whole,

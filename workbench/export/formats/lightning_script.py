@@ -311,6 +311,8 @@ def _arguments(run: ScriptSpec) -> Iterator[str]:
         yield "metrics that are computed over a validation: log them in a LightningModule"
     if run.metrics.dicts:
         yield "metrics that give several numbers by name"
+    if run.freezes:
+        yield "wb.freeze: give a LightningModule, or Lightning's BackboneFinetuning"
     if run.val_sets:
         yield "several validation sets"
     if run.given("avg_fn") is not None or run.given("should_update") is not None:

@@ -23,6 +23,7 @@ GIVEN = {
     "val_collate": "val_collate_fn",
     "make_optimizer": "optimizer",
     "rules": "groups",
+    "batch_transform": "batch_transform",
     "make_scheduler": "scheduler",
     "averaged": "avg_fn",
     "should_average": "should_update",

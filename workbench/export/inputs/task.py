@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workbench.export.errors import ExportError, NotStandAlone
+from workbench.task.function_hooks import FunctionHooks
 from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task
 from workbench.task.supervised import Supervised
@@ -42,6 +43,11 @@ def check_task(task: Task) -> None:
         raise NotStandAlone(
             f"callbacks=: export does not support callbacks with hooks ({names}): write what they "
             "do in the module's own hooks."
+        )
+    if isinstance(task.hooks, FunctionHooks):
+        raise NotStandAlone(
+            "hooks=: a stand-alone script does not call functions at the places of Lightning's"
+            " hooks."
         )
     if isinstance(task, LightningTask) and task.model is not task.module:
         name = type(task.module).__name__

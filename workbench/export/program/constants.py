@@ -201,6 +201,8 @@ ACCUMULATES: bool = False
 WINDOWS: Any = None
 """How many batches make an update, from which epoch, or update, on."""
 WINDOWS_BY: str = "epoch"
+TRANSFORMS: bool = False
+"""Whether the user's code changes each training batch."""
 MEAN: bool = True
 """Whether the loss is a mean over samples, so that a batch weighs as many as it has."""
 WEIGHS: bool = False
@@ -224,6 +226,8 @@ MUON: bool = False
 """Whether the optimizer is MuonWithAdamW."""
 GROUPS: bool = False
 """Whether rules divide the optimizer's parameters into groups."""
+FREEZES: bool = False
+"""Whether rules freeze parameters until an epoch."""
 TAKES_LR: bool = True
 """Whether `make_optimizer` takes the learning rate."""
 MADE_LR: Any = None

@@ -46,6 +46,7 @@ from workbench.export.program.constants import (
     EARLY_STOPPING,
     FIRST_WEIGHTS,
     FOLLOWS_TRAIN_LOSS,
+    FREEZES,
     FREQUENCY,
     FROZEN_GROUPS,
     GROUPS,
@@ -139,7 +140,7 @@ from workbench.export.program.user import (
 )
 from workbench.export.program.validation import Best, EarlyStopping, weights_of
 from workbench.task.blocks import repeated_blocks
-from workbench.task.optim.groups import by_rules
+from workbench.task.optim.groups import by_rules, freeze_by
 from workbench.task.optim.muon import MuonWithAdamW
 
 
@@ -254,6 +255,8 @@ def main(config):
             optimizer = made_optimizer(parameters, config)
         if NEEDS_PARAMETERS and not TRAINS_ALL:
             parameters = parameters_of(network, optimizer)
+        if FREEZES:
+            trained = {name: p for name, p in by_name(network).items() if p.requires_grad}
         if OWN_SCHEDULER:
             scheduler = make_scheduler(optimizer, planned_updates(config, loader))
     if SCHEDULER_IN_DICT:
@@ -342,6 +345,8 @@ def main(config):
     for epoch in epochs:
         if MAX_STEPS is not None and step >= config.max_steps:
             break
+        if FREEZES:
+            freeze_by(rules, trained, epoch)
         if SEARCHES_AT_EPOCHS and step in CHANGES:
             change_settings(config, step, optimizer, scheduler)
             if "batch_size" in CHANGED and "batch_size" in CHANGES[step]:

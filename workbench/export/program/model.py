@@ -20,9 +20,10 @@ from workbench.export.program.constants import (
     START,
     TARGET,
     TRAINS_LOSS,
+    TRANSFORMS,
     WEIGHS,
 )
-from workbench.export.program.user import loss_function
+from workbench.export.program.user import batch_transform, loss_function
 
 
 def load_start(network):
@@ -93,7 +94,10 @@ def forward(model, batch):
         target = None
         output = model(batch)
     if LOSS and (MAY_BE_EMPTY or LOSS_IN_DICT or WEIGHS):
-        result = loss_function(output, target)
+        if TRANSFORMS:
+            result = loss_of(output, target)
+        else:
+            result = loss_function(output, target)
         if MAY_BE_EMPTY and (LOSS_IN_DICT or WEIGHS):
             loss = None if result is None else result["loss"]
         elif LOSS_IN_DICT or WEIGHS:
@@ -103,6 +107,8 @@ def forward(model, batch):
         if WEIGHS:
             weight = None if MAY_BE_EMPTY and result is None else result["weight"]
             return (loss, weight, output, target) if METRICS else (loss, weight)
+    elif LOSS and TRANSFORMS:
+        loss = loss_of(output, target)
     elif LOSS:
         loss = loss_function(output, target)
     else:
@@ -110,8 +116,27 @@ def forward(model, batch):
     return (loss, output, target) if METRICS else loss
 
 
+def loss_of(output, target):
+    """The loss, also of a target that is mixed of several."""
+    if hasattr(target, "loss"):
+        return target.loss(loss_function, output)
+    return loss_function(output, target)
+
+
+def transformed(batch):
+    """The batch as it is trained on."""
+    several = isinstance(batch_transform, (list, tuple))
+    for transform in batch_transform if several else [batch_transform]:
+        batch = transform(batch)
+    return batch
+
+
 def forward_prepared(model, batch):
-    """The same, through what the training has prepared: the model, or it and its loss together."""
+    """The same in training, through what it has prepared: the model, or it and its loss
+    together.
+    """
+    if TRANSFORMS:
+        batch = transformed(batch)
     return model(batch) if TRAINS_LOSS else forward(model, batch)
 
 

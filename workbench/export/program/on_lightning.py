@@ -65,12 +65,13 @@ from workbench.export.program.constants import (
     START,
     STRATEGY,
     TRAINER_PRECISION,
+    TRANSFORMS,
     VALIDATES,
     WEIGHS,
     WINDOWS,
 )
 from workbench.export.program.data import training_loader, validation_loader
-from workbench.export.program.model import forward, load_start
+from workbench.export.program.model import forward, load_start, transformed
 from workbench.export.program.optimizers import (
     all_parameters,
     by_name,
@@ -105,6 +106,8 @@ class Module(L.LightningModule):
             self.updates = updates
 
     def training_step(self, batch, batch_idx):
+        if TRANSFORMS:
+            batch = transformed(batch)
         if METRICS or WEIGHS:
             loss, *_ = forward(self.network, batch)
         else:

@@ -15,9 +15,15 @@ from workbench.export.program.constants import (
     PRECISION,
     SINGLE_PROCESS,
     TAKES_NUMBER,
+    TRANSFORMS,
     WEIGHS,
 )
-from workbench.export.program.model import forward, forward_prepared, mixed_precision
+from workbench.export.program.model import (
+    forward,
+    forward_prepared,
+    mixed_precision,
+    transformed,
+)
 
 
 def accumulate(model, window, first, parameters, scaler, accelerator):
@@ -83,6 +89,8 @@ def accumulate_in_all(model, update, first, parameters, scaler, accelerator):
         averages = is_complete and place == len(window) - 1
         through = model if averages else accelerator.unwrap_model(model)
         with mixed_precision(accelerator.device) if PRECISION != "32" else contextlib.nullcontext():
+            if TRANSFORMS:
+                batch = transformed(batch)
             if BATCH == "step":
                 batch_loss = through(batch, first + place) if TAKES_NUMBER else through(batch)
             elif METRICS:

@@ -15,6 +15,7 @@ val_sets: Any = {"first": train_data}
 loss_function: Any = nn.functional.cross_entropy
 make_optimizer: Any = torch.optim.AdamW
 rules: Any = "no_decay_norm_bias"
+batch_transform: Any = None
 train_sampler: Any = None
 train_batch_sampler: Any = None
 train_generator: Any = None

@@ -55,6 +55,8 @@ CODE_ARGUMENTS = (
     "loss",
     "optimizer",
     "groups",
+    "batch_transform",
+    "hooks",
     "scheduler",
     "metrics",
     "collate_fn",

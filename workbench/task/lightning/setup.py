@@ -41,14 +41,23 @@ class Preparation:
     teardowns of a rank act on its copies.
     """
 
-    def __init__(self, module: Any, data: Sequence[Any], callbacks: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        module: Any,
+        data: Sequence[Any],
+        callbacks: Sequence[Any] = (),
+        network: nn.Module | None = None,
+    ) -> None:
         """module: a Lightning-like one, else None. data: objects that make loaders, that of the
-        training data first. callbacks: those that only have hooks.
+        training data first. callbacks: those that only have hooks. network: a plain model that is
+        trained, which callbacks get then.
         """
         self.log = Log()
         self.trainer = Trainer(module, self.log)
         self.data = tuple(data)
         self._module = module
+        self._trained = network if module is None else module
+        """What is trained, for callbacks."""
         self.sources = (*self.data, *(() if module is None else (module,)))
         self._done = [_done_of(source) for source in self.sources]
         self._given_callbacks = callbacks
@@ -83,6 +92,7 @@ class Preparation:
     def follow(self, progress: Progress) -> None:
         """Note the session that has begun, of a task without hooks of its own."""
         self.trainer.follow(progress)
+        self.trainer.set_optimizers(progress.optimizations)
 
     @contextlib.contextmanager
     def around(self, phase: Phase, settings: Settings) -> Iterator[None]:
@@ -143,7 +153,7 @@ class Preparation:
         """Restore, after a job, which layers are frozen, except after a fit that ended: callbacks
         may freeze layers in their setup, and unfreeze them in a fit.
         """
-        module, submodules = self._module, list[nn.Module]()
+        module, submodules = self._trained, list[nn.Module]()
         if self.callbacks.objects:
             for network in (module,) if isinstance(module, nn.Module) else vars(module).values():
                 submodules += network.modules() if isinstance(network, nn.Module) else ()
@@ -222,6 +232,8 @@ class Preparation:
             if again or not done.intersection(phases):
                 done.add(phases[0])
                 _call(source, "setup", phases[0])
+        if callbacks and self._module is None:
+            self.callbacks.set_up(phases[0])
 
     def _tear_down(self, phase: Phase) -> None:
         """Call `teardown`, which may undo all setups of the object."""
@@ -238,7 +250,7 @@ class Preparation:
         configure = own_method(self._module, "configure_callbacks")
         configured = None if configure is None else configure()
         self.callbacks = CallbackHooks(
-            joined(self._given_callbacks, with_hooks(configured)), self._module, self.trainer
+            joined(self._given_callbacks, with_hooks(configured)), self._trained, self.trainer
         )
         self.trainer.set_callbacks(self.callbacks.objects)
         return (

@@ -21,7 +21,7 @@ from workbench.task.lightning.fit_loop import FitLoop
 from workbench.task.lightning.loggers import Logger
 from workbench.task.lightning.logging.log import Log, Shared
 from workbench.task.lightning.strategy import Strategy, UnsupportedTrainerAttribute
-from workbench.task.protocol import Optimization, Phase, Progress, Tracker
+from workbench.task.protocol import Phase, Progress, Tracker
 from workbench.task.ranks import Communication, SingleProcess, rank_of_job
 
 _STAGES: Mapping[str, str] = {
@@ -89,6 +89,7 @@ class PlannedProgress:
     device = torch.device("cpu")
     batches: tuple[int | None, tuple[int | None, ...]] = (None, ())
     ranks: Communication = SingleProcess()
+    optimizations: Sequence[Any] = ()
 
     def __init__(self, settings: Settings, count: Callable[[], int | None] = unknown) -> None:
         self.settings = settings
@@ -194,7 +195,7 @@ class Trainer(Shared):
         """Follow a session that has begun."""
         vars(self)["_progress"] = progress
 
-    def set_optimizers(self, optimizations: Sequence[Optimization]) -> None:
+    def set_optimizers(self, optimizations: Sequence[Any]) -> None:
         """Set the session's optimizers."""
         vars(self)["_made"] = tuple(optimizations)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from workbench.task.errors import TaskError
-from workbench.task.optim.group_rules import Group, LayerDecay
+from workbench.task.optim.group_rules import Freeze, Group, LayerDecay
 from workbench.task.optim.groups import named_rules
 from workbench.task.signature import fits
 from workbench.values import shown
@@ -39,6 +39,8 @@ def checked_rules(groups: Any) -> tuple[Any, ...]:
             _check_group(number, rule)
         elif isinstance(rule, LayerDecay):
             _check_decay(number, rule)
+        elif isinstance(rule, Freeze):
+            _check_freeze(number, rule)
         elif not callable(rule) and not isinstance(rule, str):
             raise TaskError(
                 f"groups[{number}]={shown(rule)}: give rules, which hold for every model that the"
@@ -55,21 +57,52 @@ def rule_text(rule: Any) -> str:
     if isinstance(rule, LayerDecay):
         layers = "" if rule.layers is None else f", layers={shown(list(rule.layers))}"
         return f"layer_decay({rule.factor}{layers})"
+    if isinstance(rule, Freeze):
+        return f"freeze({_match_text(rule)}, unfreeze_at_epoch={rule.unfreeze_at_epoch})"
     if not isinstance(rule, Group):
         return str(getattr(rule, "__name__", type(rule).__name__))
-    match = rule.match
-    text = shown(match) if isinstance(match, str) else getattr(match, "__name__", "a function")
+    text = _match_text(rule)
     options = [f"{key}={shown(value)}" for key, value in rule.options.items() if key != "name"]
     return f"group({', '.join([text, *options])})"
 
 
-def _check_group(number: int, rule: Group) -> None:
-    text = f"groups[{number}]: wb.group({shown(rule.match)}, …)"
+def divides(rules: Sequence[Any]) -> bool:
+    """Whether any rule divides the parameters into groups; those that freeze do not."""
+    return not all(isinstance(rule, Freeze) for rule in rules)
+
+
+def freezes(rules: Sequence[Any]) -> bool:
+    """Whether any rule freezes parameters."""
+    return any(isinstance(rule, Freeze) for rule in rules)
+
+
+def _match_text(rule: Group | Freeze) -> str:
+    match = rule.match
+    return shown(match) if isinstance(match, str) else getattr(match, "__name__", "a function")
+
+
+def _check_match(text: str, rule: Group | Freeze) -> None:
     if not (isinstance(rule.match, str) and rule.match) and not callable(rule.match):
         raise TaskError(
             f"{text}: give a part of the model ('head'), a pattern ('*.bias'), or a function of a"
             " parameter's name and the parameter."
         )
+
+
+def _check_freeze(number: int, rule: Freeze) -> None:
+    epoch = rule.unfreeze_at_epoch
+    text = f"groups[{number}]: wb.freeze({shown(rule.match)}, unfreeze_at_epoch={shown(epoch)})"
+    _check_match(text, rule)
+    if type(epoch) is not int or epoch < 1:
+        raise TaskError(
+            f"{text}: give the first epoch in which they train, at least 1 (epochs count from 0)."
+            " For parameters that never train: requires_grad_(False)."
+        )
+
+
+def _check_group(number: int, rule: Group) -> None:
+    text = f"groups[{number}]: wb.group({shown(rule.match)}, …)"
+    _check_match(text, rule)
     options = {key: value for key, value in rule.options.items() if key != "name"}
     if not options:
         raise TaskError(f"{text} has no option: give lr_scale=… or weight_decay=….")
@@ -110,10 +143,18 @@ def options_by_rule(
     all, or two contradict each other.
     """
     said = []
+    frozen: set[str] = set()
+    trained = {name for name, parameter in named.items() if parameter.requires_grad}
     for number, rule in enumerate(rules):
         text = f"groups[{number}]"
         if isinstance(rule, Group):
             text += f": wb.group({shown(rule.match)}, …)"
+        if isinstance(rule, Freeze):
+            text += f": wb.freeze({shown(rule.match)}, …)"
+            matching = Group(rule.match, {})
+            _check_matches(text, matching, _said(text, matching, named), named)
+            frozen.update(rule.matched(named))
+            continue
         options = _said(text, rule, named)
         if isinstance(rule, LayerDecay):
             for prefix in rule.layers or ():
@@ -122,6 +163,11 @@ def options_by_rule(
         elif not isinstance(rule, str):
             _check_matches(text, rule, options, named)
         said.append((text, options))
+    if trained and frozen.issuperset(trained):
+        raise TaskError(
+            f"groups=: wb.freeze(…) freezes all {len(trained)} parameters in the first epoch, and"
+            " nothing would train: let some of them not match."
+        )
     _refuse_contradictions(said)
     return said
 

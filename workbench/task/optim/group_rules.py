@@ -81,6 +81,37 @@ class LayerDecay:
         }
 
 
+@dataclass(frozen=True)
+class Freeze:
+    """What `wb.freeze` returns: a rule, which lets parameters train only from an epoch on."""
+
+    match: str | Callable[[str, Tensor], bool]
+    unfreeze_at_epoch: int
+
+    def __call__(self, named: Named) -> dict[str, Mapping[str, Any]]:
+        """It gives no options."""
+        return {}
+
+    def matched(self, named: Named) -> list[str]:
+        """The names of the parameters that it matches."""
+        return [*Group(self.match, {})(named)]
+
+
+def freeze(match: str | Callable[[str, Tensor], bool], *, unfreeze_at_epoch: int) -> Freeze:
+    """A rule for `wb.Workbench(…, groups=[…])`: some parameters train only from an epoch on.
+
+    match: as for `wb.group`.
+    unfreeze_at_epoch: the first epoch in which they train, counted from 0: with 3 they stay as they
+    are for three epochs. Until then they require no gradient, count in no norm, and their optimizer
+    neither changes nor decays them. Layers in training mode stay in it: batch norms still update
+    their statistics, and dropout still drops. Source: Lightning's `BackboneFinetuning`.
+
+    The whole model's schedule of rates goes on meanwhile. Example: `wb.freeze("backbone",
+    unfreeze_at_epoch=3)`.
+    """
+    return Freeze(match, unfreeze_at_epoch)
+
+
 def layer_decay(factor: float, layers: Sequence[str] | None = None) -> LayerDecay:
     """A rule for `wb.Workbench(…, groups=[…])`: the last layer has the learning rate, and each
     layer before it `factor` times that of the next.

@@ -71,6 +71,20 @@ def by_rules(
     return divided
 
 
+def freeze_by(rules: Any, named: Mapping[str, torch.Tensor], epoch: int) -> dict[str, torch.Tensor]:
+    """Let the parameters that rules freeze train from their epochs on; returns those that do not
+    train in this one. named: all that the optimizer trains.
+    """
+    trains: dict[str, bool] = {}
+    for rule in rules if isinstance(rules, list | tuple) else [rules]:
+        if hasattr(rule, "unfreeze_at_epoch"):
+            for name in rule.matched(named):
+                trains[name] = trains.get(name, True) and epoch >= rule.unfreeze_at_epoch
+    for name, now in trains.items():
+        named[name].requires_grad_(now)
+    return {name: named[name] for name, now in trains.items() if not now}
+
+
 def scale_rates(optimizer: torch.optim.Optimizer) -> None:
     """Multiply the rate of each group by its scale, after the optimizer was made."""
     for group in optimizer.param_groups:

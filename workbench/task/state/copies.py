@@ -70,6 +70,11 @@ _DATA_BUDGET = 1 << 26
 class Holding(abc.ABC):
     """What one object held when the copy was made."""
 
+    @property
+    @abc.abstractmethod
+    def holder(self) -> Any:
+        """The object."""
+
     @abc.abstractmethod
     def same(self, other: Self) -> bool:
         """Whether the object held the same at both moments."""
@@ -101,6 +106,10 @@ class Weights(Holding):
                 copies[tensor] = local(tensor).detach().to("cpu", copy=True)
             self.values[kind, name] = copies[tensor]
 
+    @property
+    def holder(self) -> Any:
+        return self.part
+
     def same(self, other: Self) -> bool:
         names = self.values.keys()
         if names != other.values.keys():
@@ -131,6 +140,10 @@ class Mode(Holding):
     def __init__(self, part: nn.Module) -> None:
         self.part, self.training = part, part.training
 
+    @property
+    def holder(self) -> Any:
+        return self.part
+
     def same(self, other: Self) -> bool:
         return self.training == other.training
 
@@ -150,6 +163,10 @@ class Attributes(Holding):
     def _present(self) -> dict[str, Any]:
         names = state_names(self.owner)
         return {name: value for name, value in names.items() if name not in self._without}
+
+    @property
+    def holder(self) -> Any:
+        return self.owner
 
     def same(self, other: Self) -> bool:
         return self.names.keys() == other.names.keys() and all(
@@ -194,6 +211,10 @@ class Numbers(Holding):
         self.owner = owner
         self.names = {name: value for name, value in vars(owner).items() if _is_number(value)}
 
+    @property
+    def holder(self) -> Any:
+        return self.owner
+
     def same(self, other: Self) -> bool:
         return self.names == other.names
 
@@ -214,6 +235,10 @@ class Items(Holding):
         self._inner = (
             [Items(item) for item in _flat(container) if is_container(item)] if nested else []
         )
+
+    @property
+    def holder(self) -> Any:
+        return self.container
 
     def same(self, other: Self) -> bool:
         if len(self.items) != len(other.items) or len(self._inner) != len(other._inner):
@@ -236,6 +261,10 @@ class Variables(Holding):
     def __init__(self, function: types.FunctionType) -> None:
         self.function = function
         self.values = {name: _frozen(value) for name, value in variables_of(function).items()}
+
+    @property
+    def holder(self) -> Any:
+        return self.function
 
     def same(self, other: Self) -> bool:
         return self.values.keys() == other.values.keys() and all(
@@ -266,6 +295,10 @@ class Content(Holding):
         if self._mark is None:
             self._mark = self._sample if self.content is None else content_mark(self.content)
         return self._mark
+
+    @property
+    def holder(self) -> Any:
+        return self.value
 
     def same(self, other: Self) -> bool:
         return bool(self.mark == other.mark)
@@ -320,6 +353,21 @@ class StateCopy:
             callbacks: restores the callbacks of the task; None: they are left as they are.
         """
         self._holdings, self._counted, self._callbacks = holdings, counted, callbacks
+
+    def __getstate__(self) -> dict[str, Any]:
+        # In another process the objects have other ids.
+        entries = [
+            (holding.holder, kind, path, holding)
+            for (_, kind), (path, holding) in self._holdings.items()
+        ]
+        return {**vars(self), "_holdings": entries}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        self._holdings = {
+            (id(holder), kind): (path, holding)
+            for holder, kind, path, holding in state["_holdings"]
+        }
 
     @classmethod
     def of_data(cls, objects: Iterable[Reached]) -> StateCopy:
