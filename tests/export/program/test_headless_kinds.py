@@ -76,7 +76,7 @@ HEADLESS: dict[str, tuple[str, str]] = {
         f"{PAIR}, optimizer=torch.optim.LBFGS, accumulate_grad_batches=2",
         "",
     ),
-    "on_nonfinite='skip' of a model with buffers": (f"{PAIR}, on_nonfinite='skip'", ""),
+    "updates that were left out, of a model with buffers": (f"{PAIR}, on_nonfinite='skip'", ""),
 }
 
 
