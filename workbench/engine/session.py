@@ -177,7 +177,9 @@ class Session:
         if action == "report":
             return Spikes(action, self.ranks)
         if self.task.manual:
-            why = "with manual optimisation the task steps by itself, before the whole loss is known"
+            why = (
+                "with manual optimisation the task steps by itself, before the whole loss is known"
+            )
         elif self.plan.several_optimizers:
             why = "with several optimizers one may have stepped before the loss of another is known"
         elif self.optimizers[0].needs_closure:

@@ -118,8 +118,9 @@ class Spikes:
 
     def note(self, step: int, window: Sequence[Any], samples: int | None) -> None:
         """Note the batch of a recorded update, which a flush will judge."""
-        indices = window.indices if isinstance(window, Window) else ()
-        self._batches.append((step, samples, indices))
+        if not self.decides:
+            indices = window.indices if type(window) is Window else ()
+            self._batches.append((step, samples, indices))
 
     def arrived(self, events: Iterable[StepsDone]) -> list[Spiked]:
         """The spikes that have not been reported: those in these flushes, or those that were
@@ -184,7 +185,7 @@ class Spikes:
         self._add(state.step, state.epoch, loss, norm, numbers, back_to)
         if self._rollbacks > ROLLBACKS:
             raise SpikeError(
-                f"on_spike='rollback': the loss spiked at update {state.step}, and training has gone"
+                f"on_spike='rollback': the loss spiked at update {state.step}, and training went"
                 f" back to the weights of update {back_to} {ROLLBACKS} times already. Lower the"
                 " learning rate, clip, or look at the batches (run.spikes)."
             )

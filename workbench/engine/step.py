@@ -77,11 +77,14 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     if loss is not None:
         session.precision.update()
         state.step += 1
-        if meter.samples is not None and not state.searching:
-            meter.count(session.parallel.samples(window))
+        if not state.searching:
+            samples = session.parallel.samples(window)
+            meter.count(samples)
+            if session.spikes is not None and state.records:
+                session.spikes.note(state.step - 1, window, samples)
         _step_schedules_and_average(session, stepped)
     session.update_hooks.end_update()
-    _record(session, window, loss)
+    _record(session, loss)
     session.sync_device()
     session.timer.mark("workbench")
     return loss
@@ -230,7 +233,7 @@ def _step_schedules_and_average(session: Session, stepped: Sequence[OptimizerHan
         session.average.after_update(session.state)
 
 
-def _record(session: Session, window: Sequence[Any], loss: Tensor | None) -> None:
+def _record(session: Session, loss: Tensor | None) -> None:
     """Write the measurements of the update into the meter's row, if the update is recorded."""
     state, meter = session.state, session.meter
     session.note_rate_set_by_code()
@@ -244,6 +247,4 @@ def _record(session: Session, window: Sequence[Any], loss: Tensor | None) -> Non
         meter.note({recorded_name(name): value for name, value in parts.items()})
     if logged:
         meter.note(logged)
-    if session.spikes is not None and not session.spikes.decides:
-        session.spikes.note(state.step - 1, window, session.parallel.samples(window))
     meter.record(state.step - 1, [opt.rate for opt in session.optimizers], loss, state.skipped)

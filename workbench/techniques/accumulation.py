@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Batch = TypeVar("Batch")
 
@@ -72,7 +72,8 @@ def windows(
         return
     while True:
         window: Window[Batch] = Window()
-        counts, drawn = [], []
+        counts: list[int | None] = []
+        drawn: list[Any] = []
         window.samples, window.indices = counts, drawn
         for batch in itertools.islice(iterator, size):
             window.append(keep(batch) if len(counts) < size - 1 else batch)

@@ -28,7 +28,7 @@ BLOCK = 32
 """After this many values the limits are computed again."""
 LEVEL = 64
 """The median of this many latest values is what is expected."""
-MEMORY = 1024
+MEMORY = 512
 """The tail is that of this many latest differences."""
 FIRST = 64
 """So many differences are needed before the first judgement."""
@@ -38,12 +38,16 @@ REACH = 8.0
 """How far beyond the beginning of the tail the limit lies, in mean excesses. An exponential tail
 has a share of exp(-8) there, 3e-5 of all values; the tails of real losses are lighter.
 """
-LEAST = (0.2, 1.1)
-"""The least differences that count, of the loss and of the norm: 1.25 and 3 times what is
+LEAST = (0.3, 1.1)
+"""The least differences that count, of the loss and of the norm: 1.4 and 3 times what is
 expected.
 """
 PERSISTS = 20
 """After this many updates in a row above a limit the level is new, and the detector begins anew."""
+LEARNED = 0.05
+"""A loss below this share of the first ones is no spike: the task is learned, and the samples that
+are left to learn stand out.
+"""
 SMALLER = 32
 """After this many updates in a row with fewer samples than usual, fewer are usual."""
 
@@ -64,6 +68,8 @@ class SpikeDetector:
         """The medians of the latest values on the scale asinh(value / scale), and the scales: half
         of their median size. Far above zero that is a logarithm, and losses may be negative.
         """
+        self._start: float | None = None
+        """The median of the first eight losses."""
         self._begin()
 
     def _begin(self) -> None:
@@ -79,6 +85,8 @@ class SpikeDetector:
         """The differences from which on a value is a spike."""
         self._limits = math.inf, math.inf
         """The values from which on an update of the usual size is a spike."""
+        self._learned = -math.inf
+        """The loss below which nothing is a spike."""
         self._in_a_row = 0
 
     @property
@@ -100,8 +108,10 @@ class SpikeDetector:
             share = self._share(samples)
         else:
             self._smaller = 0
-        if (loss > self._limits[0] or norm > self._limits[1]) and (
-            share == 1.0 or self._exceeds(loss, norm, share)
+        if (
+            (loss > self._limits[0] or norm > self._limits[1])
+            and loss > self._learned
+            and (share == 1.0 or self._exceeds(loss, norm, share))
         ):
             self._in_a_row += 1
             if self._in_a_row >= PERSISTS:
@@ -134,21 +144,31 @@ class SpikeDetector:
         values, self._block = np.array(self._block).T, []
         if self._count >= LEVEL:
             at = self._compared % MEMORY
-            above = np.arcsinh(values / self._scales) - self._levels
-            self._differences[:, at : at + BLOCK] = above
+            scaled = np.arcsinh(values / self._scales)
+            # A falling loss lies below what was expected of it: then only its noise counts.
+            self._differences[:, at : at + BLOCK] = scaled - np.minimum(
+                self._levels, _medians(scaled)
+            )
             self._compared += BLOCK
         at = self._count % LEVEL
         self._latest[:, at : at + BLOCK] = values
         self._count += BLOCK
         if self._count < LEVEL:
             return
-        self._scales = np.median(np.abs(self._latest), axis=1, keepdims=True) / 2 + 1e-30
-        self._levels = np.median(np.arcsinh(self._latest / self._scales), axis=1, keepdims=True)
-        if self._compared >= FIRST:
+        medians = _medians(self._latest)
+        sizes = _medians(np.abs(self._latest))
+        self._scales = sizes / 2 + 1e-30
+        self._levels = np.arcsinh(medians / self._scales)
+        if self._start is None:
+            self._start = float(np.median(self._latest[0, :8]))
+        if self._compared < FIRST:
+            return
+        if self._compared <= MEMORY or self._compared % (4 * BLOCK) == 0:
             self._least = np.maximum(_reach(self._differences[:, : self._compared]), LEAST)
-            edge = np.sinh(self._levels[:, 0] + self._least) * self._scales[:, 0]
-            loss, norm = edge.tolist()
-            self._limits = loss, norm
+        loss, norm = (np.sinh(self._levels[:, 0] + self._least) * self._scales[:, 0]).tolist()
+        self._limits = loss, norm
+        positive = self._start > 0.0 and medians[0, 0] > 0.0
+        self._learned = LEARNED * self._start if positive else -math.inf
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that later judgements depend on."""
@@ -165,6 +185,14 @@ class SpikeDetector:
         for name, value in state.items():
             setattr(self, f"_{name}", value.cpu().numpy() if torch.is_tensor(value) else value)
         self._block = [(loss, norm) for loss, norm in state["block"]]
+
+
+def _medians(values: Values) -> Values:
+    """The median of each row, as a column: `np.median` takes longer than all else here."""
+    middle = values.shape[1] // 2
+    ordered = np.sort(values, axis=1)
+    medians: Values = (ordered[:, middle - 1 : middle] + ordered[:, middle : middle + 1]) / 2
+    return medians
 
 
 def _reach(differences: Values) -> Values:

@@ -118,10 +118,13 @@ def state_of(
             },
         ),
         ("the average", {"average": None if average is None else average.state_dict()}),
-        ("on_spike", {
-            "spikes": None if spikes is None else spikes.state_dict(),
-            "spike_buffers": [] if spikes is None else spikes.buffers(),
-        }),
+        (
+            "on_spike",
+            {
+                "spikes": None if spikes is None else spikes.state_dict(),
+                "spike_buffers": [] if spikes is None else spikes.buffers(),
+            },
+        ),
         ("get_extra_state()", {"extra_state": extra_state_of(model)}),
         (
             "the loss",

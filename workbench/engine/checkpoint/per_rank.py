@@ -32,9 +32,17 @@ OTHER_BUFFERS = "other buffers"
 _OWN = frozenset(("random", "data"))
 _ALIKE = frozenset(
     (
-        "optimizers", "average", "spikes", "scaler", "settings", "plan", "seconds", "length",
-        "checks", "world",
-    )  # fmt: skip
+        "optimizers",
+        "average",
+        "spikes",
+        "scaler",
+        "settings",
+        "plan",
+        "seconds",
+        "length",
+        "checks",
+        "world",
+    )
 )
 
 

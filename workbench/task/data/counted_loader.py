@@ -74,9 +74,7 @@ class CountedPass:
         counters = (
             getattr(sampler, "drawn", None) for sampler in (loader.batch_sampler, loader.sampler)
         )
-        self._drawn: deque[Any] = next(
-            (drawn for drawn in counters if drawn is not None), deque()
-        )
+        self._drawn: deque[Any] = next((drawn for drawn in counters if drawn is not None), deque())
 
     def __iter__(self) -> CountedPass:
         return self
