@@ -171,7 +171,7 @@ def spoiled(kind: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if kind == "inputs":
         return (-10 * x if x.is_floating_point() else torch.randint_like(x, 27)), y
     if not y.is_floating_point():
-        return x, (y + 5) % int(27 if y.ndim > 1 else 10)
+        return x, (y + 5) % (27 if y.ndim > 1 else 10)
     return x, (20 + 10 * y if bool((y >= 0).all()) else -5 * y)
 
 

@@ -175,7 +175,7 @@ class Session:
             return None
         why = ""
         if action == "report":
-            return Spikes(action, self.ranks)
+            return Spikes(action, self.ranks, self.replay)
         if self.task.manual:
             why = (
                 "with manual optimisation the task steps by itself, before the whole loss is known"
@@ -191,7 +191,7 @@ class Session:
             why = f"{self.weights.shard_strategy}: no process has the whole weights"
         if why:
             raise TaskError(f"on_spike={action!r} is not possible: {why}. Take 'report'.")
-        return Spikes(action, self.ranks)
+        return Spikes(action, self.ranks, self.replay)
 
     def _plan(self, trains: bool) -> UpdatePlan:
         on_cpu, lazy, devices = (

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.optim.weight_averaging import WeightAverage
+from workbench.engine.replay import Replay
 from workbench.engine.state import TrainState
 from workbench.events import Spiked, StepsDone
 from workbench.task.optim.optimizer_state import load_state, state_of
@@ -90,11 +91,11 @@ class Snapshot:
 class Spikes:
     """Watches the losses of one fit."""
 
-    def __init__(self, action: Action, ranks: ProcessGroup) -> None:
+    def __init__(self, action: Action, ranks: ProcessGroup, replay: Replay) -> None:
         self.action = action
         self.decides = action != "report"
         """Whether it decides before each step whether it is taken."""
-        self._ranks = ranks
+        self._ranks, self._replay = ranks, replay
         self._detector = SpikeDetector()
         self._batches: list[tuple[int, int | None, Sequence[Any]]] = []
         """Of each recorded update that has not been judged: its number, its samples, their
@@ -178,6 +179,8 @@ class Spikes:
             self._since += 1
             return False
         self._calm = 0
+        # The forward pass has spoiled the statistics of BatchNorm.
+        self._replay.restore_buffers()
         back_to = self._go_back(task, opt, average) if goes_back else None
         indices = window.indices if isinstance(window, Window) else ()
         of_ranks = self._ranks.all_gather_object(_numbers(indices))

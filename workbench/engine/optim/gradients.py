@@ -88,7 +88,6 @@ def _leave_out_spike(
     if session.spikes.is_left_out(
         session.state, window, samples, loss_value, norm, session.task, opt, session.average
     ):
-        session.replay.restore_buffers()
         raise nonfinite.UpdateSkipped(loss.detach())
 
 
