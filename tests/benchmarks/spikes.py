@@ -236,7 +236,7 @@ def found(seeds: int) -> None:
                         if spikes and delay == math.inf:
                             delay = step - BEFORE
                 delays.append(delay)
-                ratios.append(max(losses) / expected)
+                ratios.append(max(losses) / expected if expected > 0 else math.nan)
             hits = [delay for delay in delays if delay < math.inf]
             after = f"{statistics.median(hits):g}" if hits else "-"
             cells.append(

@@ -141,7 +141,7 @@ class SpikeDetector:
 
     def _take_block(self) -> None:
         """Compare the values of a block with what was expected of them, and expect anew."""
-        values, self._block = np.array(self._block).T, []
+        values, self._block = np.array([*zip(*self._block, strict=True)]), []
         if self._count >= LEVEL:
             at = self._compared % MEMORY
             scaled = np.arcsinh(values / self._scales)
@@ -156,7 +156,7 @@ class SpikeDetector:
         if self._count < LEVEL:
             return
         medians = _medians(self._latest)
-        sizes = _medians(np.abs(self._latest))
+        sizes = medians if self._latest.min() > 0.0 else _medians(np.abs(self._latest))
         self._scales = sizes / 2 + 1e-30
         self._levels = np.arcsinh(medians / self._scales)
         if self._start is None:

@@ -174,10 +174,11 @@ class Spikes(Rule):
                 "bench.set(on_spike='skip')",
             )
         else:
-            done = "was left out" if first.action == "skip" else "was undone"
+            updates = "this update was" if self._count == 1 else "these updates were"
+            back = "" if first.action == "skip" else ", with those since a copy of the weights"
             yield Finding(
                 "info",
-                f"the loss spiked {at}, and the update {done}",
+                f"the loss spiked {at}; {updates} left out{back}",
                 "run.spikes has the samples",
                 first.step,
             )
