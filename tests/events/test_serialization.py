@@ -147,6 +147,18 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
         st.sampled_from(["evaluation_mode", "same_order", "slow_calls", "loader_option"]),
         NAMES,
     ),
+    "Spiked": st.builds(
+        ev.Spiked,
+        COUNT,
+        COUNT,
+        FLOAT,
+        FLOAT,
+        st.one_of(st.none(), FLOAT),
+        st.one_of(st.none(), FLOAT),
+        st.lists(COUNT, max_size=3).map(tuple),
+        st.sampled_from(["report", "skip", "rollback"]),
+        st.one_of(st.none(), COUNT),
+    ),
     "RunEnded": st.builds(ev.RunEnded, STATUS, COUNT, FLOAT, st.one_of(st.none(), TEXT), METRICS),
 }
 

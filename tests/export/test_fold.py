@@ -87,6 +87,7 @@ CONSTANTS = st.fixed_dictionaries(
         "FREQUENCY": st.integers(1, 2),
         "AVERAGING": st.sampled_from(["", "ema", "swa"]),
         "LEAVES_OUT": st.booleans(),
+        "SPIKES": st.sampled_from([(), (1, 3)]),
         "PRECISION": st.sampled_from(["32", "bf16"]),
         "MAX_STEPS": st.sampled_from([None, 3, 9]),
         "CHECKS_WITHIN_EPOCHS": st.sampled_from(["", "fraction", "updates"]),
@@ -121,7 +122,7 @@ def consistent(constants: dict[str, Any]) -> dict[str, Any]:
         own["CHECKS_WITHIN_EPOCHS"]
     ]
     if own["CLOSURE"]:
-        own |= {"ACCUMULATES": False, "LEAVES_OUT": False, "MOMENTUM": False}
+        own |= {"ACCUMULATES": False, "LEAVES_OUT": False, "SPIKES": (), "MOMENTUM": False}
     return {**USUAL, **own}
 
 

@@ -129,6 +129,7 @@ BAD: dict[str, list[Any]] = {
     "layer_history_mb": [0, 0.5],
     "keep_start": [-1, 0.5],
     "on_nonfinite": ["ignore", None],
+    "on_spike": ["stop", True, 3.0],
     "enable_progress_bar": ["maybe", 2],
     "detect_anomaly": ["maybe", None],
     "checkpoint_every": [0, -5, 0.5, math.nan, True, "10", "soon", {"minute": 1}, timedelta(0), timedelta(seconds=-1)],

@@ -517,7 +517,8 @@ class _Pass:
         windows.
         """
         session = self._session
-        read = windows(self._batches, self._size, session.data.samples, session.data.kept)
+        data = session.data
+        read = windows(self._batches, self._size, data.samples, data.kept, data.indices)
         timed = session.meter.waiting(read, session.timer)
         return session.parallel.rounds(timed, sure)
 

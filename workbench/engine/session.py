@@ -28,6 +28,7 @@ from workbench.engine.optim.total_steps import TotalSteps
 from workbench.engine.optim.weight_averaging import WeightAverage
 from workbench.engine.replay import Replay
 from workbench.engine.runtime.runtime import Runtime
+from workbench.engine.spikes import Spikes
 from workbench.engine.state import TrainState
 from workbench.events import LayersMeasured, Message
 from workbench.instruments.layer_groups import modules
@@ -92,9 +93,8 @@ class Session:
         self.device = runtime.device
         self.precision = _precision_of(task, settings, runtime.device)
         self.state = TrainState(clip_val=settings.gradient_clip_val)
-        self.replay = Replay(
-            runtime.device, task.modules if settings.on_nonfinite == "skip" else ()
-        )
+        leaves_out = settings.on_nonfinite == "skip" or settings.on_spike in ("skip", "rollback")
+        self.replay = Replay(runtime.device, task.modules if leaves_out else ())
         self.notes: list[Message] = []
         """Messages for the user, to be emitted at their place in the record."""
         self.ranks = runtime.ranks
@@ -125,6 +125,8 @@ class Session:
         """The parameters that do not train in this epoch, of those that are trained later."""
         if trains:
             self.freeze()
+        self.spikes = self._spikes() if trains else None
+        """Watches the losses for spikes; None: off."""
         self._connect_task(trains)
         self.optimizers.modes.check(settings, self.weights.shard_strategy)
         self.optimizers.modes.train()
@@ -167,6 +169,33 @@ class Session:
                 f"compile={self.settings.compile!r} on a TPU: torch_xla compiles each update"
                 " itself; leave compile out."
             )
+
+    def _spikes(self) -> Spikes | None:
+        """Make the object that watches for spikes. Raises TaskError where `on_spike` cannot be
+        carried out.
+        """
+        action = self.settings.on_spike
+        if action is None:
+            return None
+        why = ""
+        if action == "report":
+            return Spikes(action, self.ranks, self.replay)
+        if self.task.manual:
+            why = (
+                "with manual optimisation the task steps by itself, before the whole loss is known"
+            )
+        elif self.plan.several_optimizers:
+            why = "with several optimizers one may have stepped before the loss of another is known"
+        elif self.optimizers[0].needs_closure:
+            kind = type(self.optimizers[0].optimizer).__name__
+            why = f"{kind} evaluates the loss itself, at several weights in an update"
+        elif self.plan.lazy:
+            why = "on a TPU each update would wait for its loss"
+        elif action == "rollback" and self.weights.sharded:
+            why = f"{self.weights.shard_strategy}: no process has the whole weights"
+        if why:
+            raise TaskError(f"on_spike={action!r} is not possible: {why}. Take 'report'.")
+        return Spikes(action, self.ranks, self.replay)
 
     def _plan(self, trains: bool) -> UpdatePlan:
         on_cpu, lazy, devices = (

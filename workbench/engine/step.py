@@ -77,8 +77,11 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     if loss is not None:
         session.precision.update()
         state.step += 1
-        if meter.samples is not None and not state.searching:
-            meter.count(session.parallel.samples(window))
+        if not state.searching:
+            samples = session.parallel.samples(window)
+            meter.count(samples)
+            if session.spikes is not None and state.records:
+                session.spikes.note(state.step - 1, window, samples)
         _step_schedules_and_average(session, stepped)
     session.update_hooks.end_update()
     _record(session, loss)

@@ -38,6 +38,7 @@ from workbench.events.training import (
     RunStarted,
     Sampled,
     Saved,
+    Spiked,
     StatusChanged,
     StepsDone,
     TimeSpent,
@@ -75,6 +76,7 @@ Event = (
     | Message
     | Checksums
     | Observed
+    | Spiked
     | RunEnded
 )
 Emit = Callable[[Event], None]

@@ -349,6 +349,30 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Spiked:
+    """The loss or the gradient norm of update `step` was far above what was expected: the medians
+    of the updates before it.
+
+    action: what `on_spike` did: "report" nothing, "skip" left the update out, "rollback" also gave
+    the weights of update `back_to` back.
+    """
+
+    step: int
+    epoch: int
+    loss: float
+    expected: float
+    grad_norm: float | None = None
+    """The total norm before clipping; None: it was not measured."""
+    expected_norm: float | None = None
+    samples: tuple[int, ...] = ()
+    """The indices of its samples in the training data (of ready batches, their numbers); those of
+    rank 0 where several ranks report. Empty: the data have no indices.
+    """
+    action: Literal["report", "skip", "rollback"] = "report"
+    back_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Checksums:
     """Checksums of what a fit began with, eight hex digits each ("": none). A script that was
     exported with `checks=True` compares its weights and batches with them.

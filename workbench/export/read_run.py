@@ -27,6 +27,7 @@ from workbench.events import (
     Logged,
     Message,
     RunStarted,
+    Spiked,
     StepsDone,
     Validated,
 )
@@ -135,6 +136,8 @@ def script_spec_of(
             planned=planned,
             changes=_changes(run),
             sizes=_sizes(run),
+            spikes=tuple(e.step for e in _spikes(run)),
+            rolled_back=any(e.action == "rollback" for e in _spikes(run)),
             logged=_logged(run, task),
             epoch_ends=epoch_ends_of(run),
             resume_points=resume_points,
@@ -360,6 +363,11 @@ def _sizes(run: Run) -> tuple[tuple[int, int], ...]:
     return tuple(
         {int(e.step): int(e.values[name] or 1) for e in _followed(run) if name in e.values}.items()
     )
+
+
+def _spikes(run: Run) -> list[Spiked]:
+    """The spikes whose updates were left out."""
+    return [e for e in run.outline if isinstance(e, Spiked) and e.action != "report"]
 
 
 def _followed(run: Run) -> list[Changed]:

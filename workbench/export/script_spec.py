@@ -75,6 +75,10 @@ class ScriptSpec:
     on).
     """
     logged: LoggedNames
+    spikes: tuple[int, ...]
+    """The updates that `on_spike` left out."""
+    rolled_back: bool
+    """Whether training went back to earlier weights after a spike."""
     epoch_ends: tuple[int, ...]
     """Updates before a live change that may have been the last ones of their epochs."""
     resume_points: ResumePoints
@@ -227,12 +231,13 @@ class ScriptSpec:
     @property
     def leaves_out(self) -> bool:
         """Whether an update may be skipped although there was a loss."""
-        return self.settings.on_nonfinite == "skip" or self.scales
+        return self.settings.on_nonfinite == "skip" or self.scales or bool(self.spikes)
 
     @property
     def restored_buffers(self) -> tuple[str, ...]:
         """The modules whose buffers must be restored when an update is left out."""
-        if self.settings.on_nonfinite != "skip" or self.scales:
+        restores = self.settings.on_nonfinite == "skip" and not self.scales
+        if not restores and not self.spikes:
             return ()
         return tuple(name for name in self.buffers if name != "metrics")
 

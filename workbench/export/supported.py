@@ -52,6 +52,7 @@ SUPPORTED = {
     "find_batch_size_at",
     "num_sanity_val_steps",
     "on_nonfinite",
+    "on_spike",
     "detect_anomaly",
     "accelerator",
     "devices",

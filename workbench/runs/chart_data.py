@@ -23,6 +23,7 @@ from workbench.events import (
     SearchEnded,
     SpeedSearchEnded,
     SpeedTrial,
+    Spiked,
     Trial,
 )  # fmt: skip
 from workbench.plots.chart import Chart
@@ -31,12 +32,14 @@ from workbench.plots.training.changes import Changes
 from workbench.plots.training.run import Best
 from workbench.settings import setting_text
 
+SPIKES = {"report": "spike", "skip": "spike, left out", "rollback": "spike, rolled back"}
+"""The marks of spikes, by what was done."""
 UNMARKED = {"track_update_ratio"}
 """Live settings that only change what is measured; their changes are not marked on the plots."""
 
 
 def changes(events: Sequence[Event]) -> Changes:
-    """The marks of the plots: live changes, and where the run was resumed."""
+    """The marks of the plots: live changes, spikes, and where the run was resumed."""
     live: set[tuple[int, str]] = set()
     for event in events:
         if isinstance(event, Changed):
@@ -47,6 +50,8 @@ def changes(events: Sequence[Event]) -> Changes:
             marked = {name: value for name, value in event.values.items() if name not in UNMARKED}
             if marked:
                 out.append((event.step, marked))
+        elif isinstance(event, Spiked):
+            out.append((event.step, SPIKES[event.action]))
         elif isinstance(event, Resumed):
             edited = {k: v for k, v in event.values.items() if (event.step, k) not in live}
             out.append(

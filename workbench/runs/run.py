@@ -24,6 +24,7 @@ from workbench.events import (
     Message,
     Resumed,
     RunStarted,
+    Spiked,
     Status,
     StepsDone,
     TimeSpent,
@@ -44,6 +45,7 @@ from workbench.runs.record.series import Series, joined, write_csv
 from workbench.runs.run_record import RunRecord
 from workbench.runs.samples import Sample, kept
 from workbench.runs.tables.render import data_frame, text_table
+from workbench.runs.tables.spikes import Spikes
 from workbench.settings import Settings, SettingsError, recorded_settings, setting_text
 from workbench.settings.spellings import with_hints
 from workbench.units import RATES, duration, number, rate
@@ -405,8 +407,17 @@ class Run(RunRecord):
         return last.epoch + 1 if last else 0
 
     @property
+    def spikes(self) -> Spikes:
+        """The updates whose loss or gradient norm was far above those before: a sequence of
+        `events.Spiked`, which a cell shows as a table.
+        """
+        return Spikes(e for e in self.outline if isinstance(e, Spiked))
+
+    @property
     def skipped(self) -> int:
-        """How many of the recorded updates were left out: not finite, or too large for 16 bits."""
+        """How many of the recorded updates were left out: not finite, too large for 16 bits, or
+        spikes (`on_spike`).
+        """
         return int((self._history.get("skipped", np.empty(0)) > 0).sum())
 
     @property

@@ -105,6 +105,7 @@ class OtherKwargs(TypedDict, total=False):
     layer_history_mb: int | None
     log_every_n_steps: int | None
     on_nonfinite: Literal["stop", "skip"]
+    on_spike: Literal["report", "skip", "rollback"] | None
     enable_progress_bar: bool | None
     detect_anomaly: bool
     checkpoint_every: int | str | timedelta | Mapping[str, float] | None

@@ -485,6 +485,13 @@ class Settings(BaseModel):
         "When a loss or gradient is NaN or infinite: end the run, or leave that update out.",
         "monitoring",
     )
+    on_spike: Literal["report", "skip", "rollback"] | None = _setting(
+        "report",
+        "When the loss or the gradient norm is far above the updates before it: report it, also"
+        " leave that update out, or also go back to the weights of about a hundred updates before."
+        " None: do not look.",
+        "monitoring",
+    )
     enable_progress_bar: bool = _setting(
         True, "Show progress while `result()` or `wait()` waits for a job.", "monitoring"
     )

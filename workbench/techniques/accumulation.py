@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Batch = TypeVar("Batch")
 
@@ -35,16 +35,17 @@ def with_size_from(setting: int | Mapping[int, int], epoch: int, size: int) -> i
 
 
 class Window(list[Batch]):
-    """The batches of one update, as `windows` makes them; `samples`: how many samples each has,
-    where that is known.
+    """The batches of one update, as `windows` makes them. `samples`: how many samples each has;
+    `indices`: their indices in the data set; None where that is not known.
     """
 
-    __slots__ = ("samples",)
+    __slots__ = ("indices", "samples")
     samples: Sequence[int | None]
+    indices: Sequence[Any]
 
 
 def _unknown() -> None:
-    """The number of samples where it is not known."""
+    """The number of samples, or their indices, where they are not known."""
 
 
 def _same(batch: Batch) -> Batch:
@@ -53,11 +54,12 @@ def _same(batch: Batch) -> Batch:
 
 def windows(
     batches: Iterable[Batch], size: int, samples: Callable[[], int | None] = _unknown,
-    keep: Callable[[Batch], Batch] = _same,
+    keep: Callable[[Batch], Batch] = _same, indices: Callable[[], Any] = _unknown,
 ) -> Iterator[Window[Batch]]:  # fmt: skip
     """Yield the batches in windows of `size`; the last window may be shorter.
 
-    samples: returns the number of samples of the latest batch, or None where it is not known.
+    samples, indices: return the number of samples of the latest batch, and their indices, or None
+    where they are not known.
     keep: returns what is kept of a batch while the others of its window are read. The whole window
     is read before its first batch is used, whose share depends on all.
     """
@@ -65,15 +67,18 @@ def windows(
     if size == 1:
         for batch in iterator:
             single = Window((batch,))
-            single.samples = (samples(),)
+            single.samples, single.indices = (samples(),), (indices(),)
             yield single
         return
     while True:
         window: Window[Batch] = Window()
-        counts = window.samples = []
+        counts: list[int | None] = []
+        drawn: list[Any] = []
+        window.samples, window.indices = counts, drawn
         for batch in itertools.islice(iterator, size):
             window.append(keep(batch) if len(counts) < size - 1 else batch)
             counts.append(samples())
+            drawn.append(indices())
         if not window:
             return
         yield window

@@ -76,7 +76,11 @@ HEADLESS: dict[str, tuple[str, str]] = {
         f"{PAIR}, optimizer=torch.optim.LBFGS, accumulate_grad_batches=2",
         "",
     ),
-    "on_nonfinite='skip' of a model with buffers": (f"{PAIR}, on_nonfinite='skip'", ""),
+    "training that went back to earlier weights (on_spike='rollback')": (
+        "nn.Linear(8, 1), train=(far, target), loss=F.mse_loss, on_spike='rollback', shuffle=False, batch_size=8, max_epochs=1",
+        "far = torch.sin(1.7 * torch.arange(9600.0)).reshape(1200, 8)\ntarget = far.sum(1, keepdim=True)\ntarget[1100] = 1000.0\n",
+    ),
+    "updates that were left out, of a model with buffers": (f"{PAIR}, on_nonfinite='skip'", ""),
 }
 
 

@@ -31,6 +31,11 @@ TOKENS = (
     "    kept = y != 2\n    if not kept[:8].any():\n        return None\n"
     "    return {'loss': F.cross_entropy(output[kept], y[kept]), 'weight': kept.sum()}\n"
 )
+SPIKING = """
+far = torch.sin(1.7 * torch.arange(9600.0)).reshape(1200, 8)
+target = far.sum(1, keepdim=True)
+target[1100] = 1000.0
+"""
 BROKEN = (
     "class Broken(torch.utils.data.Dataset):\n    def __len__(self):\n        return 60\n\n"
     "    def __getitem__(self, i):\n        return x[i] * (float('nan') if i in (7, 33) else 1.0), y[i]\n"
@@ -295,6 +300,14 @@ CASES: dict[str, tuple[str, str]] = {
     "updates left out": (
         "nn.Linear(8, 3), train=Broken(), loss=F.cross_entropy, on_nonfinite='skip', batch_size=10, max_epochs=2, "
         "gradient_clip_val=0.5, lr_schedule='linear', weight_averaging='ema'", BROKEN,
+    ),
+    "spikes left out": (
+        "nn.Linear(8, 1), train=(far, target), loss=F.mse_loss, on_spike='skip', shuffle=False, batch_size=8, max_epochs=1, "
+        "lr=0.01, gradient_clip_val=50.0, lr_schedule='linear', weight_averaging='ema'", SPIKING,
+    ),
+    "spikes left out, in updates of two batches": (
+        "nn.Linear(8, 1), train=(far, target), loss=F.mse_loss, on_spike='skip', shuffle=False, batch_size=4, max_epochs=1, "
+        "lr=0.01, accumulate_grad_batches=2, on_nonfinite='skip'", SPIKING,
     ),
     "updates left out, a schedule of their own": (
         "nn.Linear(8, 3), train=Broken(), loss=F.cross_entropy, on_nonfinite='skip', batch_size=10, max_epochs=2, "

@@ -19,6 +19,7 @@ from workbench.events import (
     Resumed,
     RunEnded,
     RunStarted,
+    Spiked,
     StepsDone,
     TimeSpent,
     Validated,
@@ -661,6 +662,21 @@ def test_what_the_engine_observed() -> None:
     found = only(started(), Observed(10, 1, "same_order"), Observed(20, 2, "same_order"))
     assert found.level == "warning"
     assert found.text.startswith("epoch 1 had its samples in the same order as epoch 0")
+
+
+def test_spikes() -> None:
+    first, later = (
+        Spiked(3, 0, 9.0, 0.5, samples=(4, 8, 15)),
+        Spiked(9, 1, 8.0, 0.5, samples=(8, 2)),
+    )
+    found = only(started(), first)
+    assert (found.level, found.step) == ("warning", 3)
+    assert found.text == "the loss spiked at update 3: 9, expected 0.5"
+    found = only(started(), first, later)
+    assert found.text.startswith("the loss spiked 2 times, the first time at update 3")
+    assert found.text.endswith("sample 8 is in each of these batches")
+    found = only(started(), steps([1.0] * 5), dataclasses.replace(first, action="skip"))
+    assert (found.level, found.advice) == ("info", "run.spikes has the samples")
 
 
 @pytest.mark.parametrize("at", [7, 40, 200])

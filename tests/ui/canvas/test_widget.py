@@ -23,6 +23,7 @@ from workbench.events import (
     RunEnded,
     RunStarted,
     Saved,
+    Spiked,
     StatusChanged,
     StepsDone,
     Suggestion,
@@ -381,6 +382,15 @@ def test_updates_that_were_left_out_are_said() -> None:
         screen.settle()
         words = screen.mirrors[0].state["progress"]["words"]
         assert words[-1] == ("1 update skipped" if step == 10 else "3 updates skipped")
+
+
+def test_spikes_are_marked() -> None:
+    screen = Screen()
+    screen.draw(
+        started(), Spiked(3, 0, 9.0, 0.5), Spiked(7, 0, 8.0, 0.5, action="rollback", back_to=1)
+    )
+    screen.settle()
+    assert screen.mirrors[0].state["changes"] == [[3, "spike"], [7, "spike, rolled back"]]
 
 
 def test_changes_on_the_way_are_said_in_words() -> None:

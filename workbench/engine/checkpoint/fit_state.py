@@ -88,7 +88,7 @@ def state_of(
     Raises NotPlainError where something cannot be stored in a file.
     """
     model, *others = session.task.modules
-    average = session.average
+    average, spikes = session.average, session.spikes
     # then the gradients between two updates count
     task_zeroes = session.task.manual or session.hooks.zeroes
     parts: list[tuple[str, dict[str, Any]]] = [
@@ -118,6 +118,13 @@ def state_of(
             },
         ),
         ("the average", {"average": None if average is None else average.state_dict()}),
+        (
+            "on_spike",
+            {
+                "spikes": None if spikes is None else spikes.state_dict(),
+                "spike_buffers": [] if spikes is None else spikes.buffers(),
+            },
+        ),
         ("get_extra_state()", {"extra_state": extra_state_of(model)}),
         (
             "the loss",
@@ -176,6 +183,8 @@ def restore(session: Session, validation: ValidationSchedule, state: Mapping[str
     session.precision.load_state_dict(state["scaler"])
     if session.average is not None and state["average"] is not None:
         session.average.load_state_dict(state["average"])
+    if session.spikes is not None and state.get("spikes") is not None:
+        session.spikes.load_state_dict(state["spikes"], state["spike_buffers"], session.task)
     session.state.hiddens, session.state.step_logs = (
         to_device(state["hiddens"], session.device),
         dict(state["noted"]),

@@ -31,7 +31,18 @@ OTHER_BUFFERS = "other buffers"
 """The entry for those of the further modules, whose weights are sharded."""
 _OWN = frozenset(("random", "data"))
 _ALIKE = frozenset(
-    ("optimizers", "average", "scaler", "settings", "plan", "seconds", "length", "checks", "world")
+    (
+        "optimizers",
+        "average",
+        "spikes",
+        "scaler",
+        "settings",
+        "plan",
+        "seconds",
+        "length",
+        "checks",
+        "world",
+    )
 )
 
 

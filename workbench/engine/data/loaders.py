@@ -243,6 +243,10 @@ class Loaders:
         """
         return None if self._current is None else self._current.loader.samples
 
+    def indices(self) -> Any:
+        """The indices of that batch, or the number of a ready one; None where they are unknown."""
+        return None if self._current is None else self._current.loader.indices
+
     def kept(self, batch: Any) -> Any:
         """The batch that was read last, as it is kept while others are read."""
         reused = self._current is not None and self._current.loader.reuses_memory

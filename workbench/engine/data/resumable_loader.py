@@ -156,6 +156,7 @@ class ResumableLoader:
 
     def _already_read(self, ahead: list[tuple[Any, int | None]]) -> Iterator[Any]:
         for batch, self.loader.samples in ahead:
+            self.loader.indices = None
             yield batch
 
     def _open(self, count: int | None) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:

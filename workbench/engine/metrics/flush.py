@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from workbench.engine import nonfinite
 from workbench.engine.session import Session
+from workbench.engine.spikes import describe
 from workbench.events import Emit, Event, Message, StepsDone
 from workbench.instruments.finite import NonFiniteError, headline, origin_sentence
 
@@ -33,6 +35,7 @@ class Recorder:
             for event in events:
                 self.emit(event)
                 meter.epoch_loss.add(event)
+            self._report_spikes(events)
         for event in events:
             self._check_arrived(event)
         if timer.due():
@@ -65,8 +68,21 @@ class Recorder:
     def after_error(self) -> None:
         """Before an error ends the run: record what led to it, if the device still answers."""
         with contextlib.suppress(RuntimeError):
-            for event in self._session.meter.flush(self._session.state.epoch, wait=True):
+            events = self._session.meter.flush(self._session.state.epoch, wait=True)
+            for event in events:
                 self.emit(event)
+            self._report_spikes(events)
+
+    def _report_spikes(self, events: Sequence[StepsDone]) -> None:
+        """Emit the spikes in these events, and a message for each of the first ones."""
+        spikes = self._session.spikes
+        if spikes is None:
+            return
+        before = spikes.reported
+        for number, spike in enumerate(spikes.arrived(events), before + 1):
+            self.emit(spike)
+            if number <= nonfinite.TOLD:
+                self.emit(Message(describe(spike), "warning", spike.step))
 
     def _check_arrived(self, event: StepsDone) -> None:
         """On a device, a loss or gradient that is not finite is seen when its flush arrives."""

@@ -4,6 +4,7 @@ norms.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ def measure_and_clip(
         total = _put_norms(session, opt, gradients, loss, norms, numbers)
     if session.plan.on_cpu:
         nonfinite.check(session, opt, window, loss, gradients, numbers)
+    if session.spikes is not None and session.spikes.decides and not state.searching:
+        _leave_out_spike(session, opt, window, loss, gradients, numbers)
     if session.noise_scale is not None and records and gradients:
         meter.note(session.noise_scale.whole(opt.with_gradient(), opt.layer_norms(gradients, 2.0)))
     clip_val = state.clip_val
@@ -58,6 +61,34 @@ def measure_and_clip(
         clipped = opt.total_norm(gradients, 2.0) if clipped is None else clipped
         meter.put_clipped(opt.column, clipped)
     return total
+
+
+def _leave_out_spike(
+    session: Session,
+    opt: OptimizerHandle,
+    window: Sequence[Any],
+    loss: Tensor,
+    gradients: Sequence[Tensor],
+    numbers: list[float],
+) -> None:
+    """Raise `UpdateSkipped` where the update spikes, which "rollback" follows by earlier weights.
+
+    numbers: on CPU, the norms of all layers, where they are measured. On a device it waits for the
+    loss and the norm.
+    """
+    assert session.spikes is not None
+    if numbers and session.meter.norm_order == 2.0:
+        loss_value, norm = loss.item(), math.hypot(*numbers)
+    elif gradients:
+        both = torch.stack([loss.double(), opt.total_norm(gradients, 2.0).double()])
+        loss_value, norm = both.tolist()
+    else:
+        loss_value, norm = loss.item(), 0.0
+    samples = session.parallel.samples(window)
+    if session.spikes.is_left_out(
+        session.state, window, samples, loss_value, norm, session.task, opt, session.average
+    ):
+        raise nonfinite.UpdateSkipped(loss.detach())
 
 
 def _put_norms(

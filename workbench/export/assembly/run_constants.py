@@ -174,7 +174,9 @@ def _of_optimizers_not_in(run: ScriptSpec) -> dict[str, bool]:
             run.trains_loss and not optimizer.whole
         ),
         "gradient_clip_val with sparse gradients": run.sparse and run.clips,
-        "on_nonfinite='skip' of a model with buffers": bool(run.restored_buffers),
+        "updates that were left out, of a model with buffers": bool(run.restored_buffers),
+        "training that went back to earlier weights (on_spike='rollback')": run.rolled_back,
+        "updates that on_spike left out with 16-mixed": bool(run.spikes) and run.scales,
         "accumulate_grad_batches that was changed, in a plan by epochs": (
             bool(run.sizes) and isinstance(s.accumulate_grad_batches, dict)
         ),
@@ -467,6 +469,7 @@ def _of_update(run: ScriptSpec) -> dict[str, Any]:
         ),
         "CLIP_ALGORITHM": run.settings.gradient_clip_algorithm,
         "LEAVES_OUT": run.settings.on_nonfinite == "skip",
+        "SPIKES": run.spikes,
         "CLOSURE": "" if closure == "never" else closure,
     }
 

@@ -276,6 +276,8 @@ def _techniques(run: ScriptSpec) -> Iterator[str]:
         yield "accelerator='tpu', with whose losses Lightning's were not compared"
     if s.on_nonfinite == "skip":
         yield "on_nonfinite='skip': Lightning takes an update whatever its gradients"
+    if run.spikes:
+        yield f"on_spike={s.on_spike!r}: Lightning takes an update whatever its loss"
     if any(monitor.warmup for monitor in s.early_stopping):
         yield "EarlyStopping with warmup"
     if s.weight_averaging == "swa" and s.swa_lrs is None:

@@ -211,6 +211,8 @@ CLIPS: bool = True
 CLIP_ALGORITHM: str = "norm"
 LEAVES_OUT: bool = False
 """Whether an update with a loss or gradient that is not finite is left out."""
+SPIKES: tuple[int, ...] = ()
+"""The updates that the run left out, since their loss spiked."""
 CLOSURE: str = ""
 """How the optimizer evaluates the loss again: "", "always", "after gradients"."""
 CHANGES: dict[int, dict[str, float]] = {}

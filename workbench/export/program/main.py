@@ -85,6 +85,7 @@ from workbench.export.program.constants import (
     SEARCHES_AT_EPOCHS,
     SETS_EPOCH,
     SINGLE_PROCESS,
+    SPIKES,
     START,
     SWA_LRS,
     TAKES_NUMBER,
@@ -471,6 +472,10 @@ def main(config):
                 taken = math.isfinite(loss.item()) and all(
                     gradient.isfinite().all() for gradient in gradients
                 )
+            if SPIKES and LEAVES_OUT:
+                taken = taken and step not in SPIKES
+            elif SPIKES:
+                taken = step not in SPIKES
             if CLIPS and not CLOSURE and CLIP_ALGORITHM == "norm":
                 if not LEAVES_OUT or taken:
                     torch.nn.utils.clip_grad_norm_(parameters, config.gradient_clip_val)
@@ -491,7 +496,7 @@ def main(config):
             elif CLOSURE:
                 optimizer.step(evaluate)
                 loss = evaluations[0]
-            elif LEAVES_OUT:
+            elif LEAVES_OUT or SPIKES:
                 if taken:
                     optimizer.step()
             else:
@@ -513,7 +518,7 @@ def main(config):
             step += 1
             if step % 100 == 0:
                 accelerator.print(f"step {step}  loss {loss.item():.4f}")
-            if not (LEAVES_OUT or PRECISION == "16") or taken:
+            if not (LEAVES_OUT or SPIKES or PRECISION == "16") or taken:
                 if COUNTS_TAKEN:
                     taken_steps += 1
                 if SCHEDULE or OWN_SCHEDULER == "step":

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from workbench.events import Event, Message, RunEnded, RunStarted, StepsDone
+from workbench.events import Event, Message, RunEnded, RunStarted, Spiked, StepsDone
 from workbench.runs.health.finding import FIND_RATE, Finding, OneFinding, Rule, in_a_line, taken
 from workbench.runs.record.series import column
-from workbench.units import counted
+from workbench.units import counted, number
 
 _ERROR = "NonFiniteError: "
 _SKIPPED = re.compile("This update was skipped|The update was not taken")
@@ -104,11 +104,13 @@ class SkippedUpdates(Rule):
                 self._first = int(event.steps[skipped.argmax()])
             self._count += int(skipped.sum())
             self._updates += event.rows
+        elif isinstance(event, Spiked) and event.action != "report":
+            self._count -= 1  # `Spikes` reports them
         elif isinstance(event, Message) and replaces_message(event) and not self._said:
             self._said = _SKIPPED.split(event.text)[0].strip().rstrip(".")
 
     def findings(self) -> Iterator[Finding]:
-        if not self._count:
+        if self._count <= 0:
             return
         many = (
             "1 update was left out, update"
@@ -129,6 +131,56 @@ class SkippedUpdates(Rule):
                 f"{many} {self._first}: too large for 16 bits",
                 "precision='bf16-mixed' has room for them",
                 self._first,
+            )
+
+
+class Spikes(Rule):
+    """Reports updates whose loss or gradient norm was far above those before them."""
+
+    FEW = 3
+    """The most samples that are named as common to all."""
+
+    def __init__(self, start: RunStarted) -> None:
+        self._first: Spiked | None = None
+        self._count = 0
+        self._common: set[int] = set()
+        """The samples that each of them has."""
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, Spiked):
+            if self._first is None:
+                self._first, self._common = event, set(event.samples)
+            self._common &= set(event.samples)
+            self._count += 1
+
+    def findings(self) -> Iterator[Finding]:
+        if self._first is None:
+            return
+        first = self._first
+        at = f"update {first.step}: {number(first.loss)}, expected {number(first.expected)}"
+        if self._count > 1:
+            at = f"{self._count} times, the first time at {at}"
+            if 0 < len(self._common) <= self.FEW:
+                samples = ", ".join(map(str, sorted(self._common)))
+                at += f"; sample {samples} is in each of these batches"
+        else:
+            at = f"at {at}"
+        if first.action == "report":
+            yield Finding(
+                "warning",
+                f"the loss spiked {at}",
+                "run.spikes has the samples; on_spike='skip' leaves such updates out",
+                first.step,
+                "bench.set(on_spike='skip')",
+            )
+        else:
+            updates = "this update was" if self._count == 1 else "these updates were"
+            back = "" if first.action == "skip" else ", with those since a copy of the weights"
+            yield Finding(
+                "info",
+                f"the loss spiked {at}; {updates} left out{back}",
+                "run.spikes has the samples",
+                first.step,
             )
 
 

@@ -39,6 +39,10 @@ class CountedLoader(DataLoader[Any]):
     """
 
     samples: int | None = None
+    indices: Any = None
+    """What its sampler gave for that batch: indices, or the number of a ready batch; None:
+    unknown.
+    """
     reuses_memory: bool = False
     """Whether reading a batch may overwrite the one before: what keeps that one needs a copy."""
 
@@ -70,9 +74,7 @@ class CountedPass:
         counters = (
             getattr(sampler, "drawn", None) for sampler in (loader.batch_sampler, loader.sampler)
         )
-        self._drawn: deque[int | None] = next(
-            (drawn for drawn in counters if drawn is not None), deque()
-        )
+        self._drawn: deque[Any] = next((drawn for drawn in counters if drawn is not None), deque())
 
     def __iter__(self) -> CountedPass:
         return self
@@ -90,7 +92,11 @@ class CountedPass:
         if type(batch) is Collated:
             self._told["samples"] = batch.samples
             return batch.batch
-        self._told["samples"] = self._drawn.popleft() if self._drawn else None
+        drawn = self._drawn.popleft() if self._drawn else None
+        if type(drawn) is tuple and len(drawn) == 2 and isinstance(drawn[1], list):
+            drawn = drawn[1]  # with the seed of `KeyedBatches`
+        self._told["indices"] = drawn
+        self._told["samples"] = len(drawn) if isinstance(drawn, (list, tuple)) else None
         return batch
 
     def _shutdown_workers(self) -> None:

@@ -75,9 +75,9 @@ class ResumableBatchSampler(Sampler[Any]):
         """The generator's state for the first batch of the next pass."""
         self.before_each: Callable[[], None] | None = None
         """Called when a batch was drawn, before it is yielded."""
-        self.drawn: deque[int | None] = deque()
-        """The sample counts of the batches that were yielded and have not come from the loader
-        yet; None: unknown.
+        self.drawn: deque[Any] = deque()
+        """What was yielded and has not come from the loader yet: the indices of a batch, or the
+        number of a ready one.
         """
         self._pass: _Pass | None = None
         self._state: DataRngState | None = None
@@ -142,7 +142,7 @@ class ResumableBatchSampler(Sampler[Any]):
     def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
         self.drawn.clear()
         for batch in batches:
-            self.drawn.append(None if type(batch) is int else _drawn(batch))
+            self.drawn.append(batch)
             if self.before_each is not None:
                 self.before_each()
             yield batch
@@ -235,13 +235,6 @@ class ResumableBatchSampler(Sampler[Any]):
         self._left = itertools.islice(self._own(itertools.chain(again, source)), taken, None)
         self.start = self.generator.get_state()
         return doubts
-
-
-def _drawn(batch: Any) -> int | None:
-    """How many indices are in what a sampler gave; None for the number of a ready batch."""
-    if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], list):
-        batch = batch[1]  # with the seed of `KeyedBatches`
-    return len(batch) if isinstance(batch, (list, tuple)) else None
 
 
 def _counted(current: _Pass, batches: Iterator[Any]) -> Iterator[Any]:

@@ -35,6 +35,7 @@ from workbench.events import (
     Shown,
     SpeedSearchEnded,
     SpeedTrial,
+    Spiked,
     StatusChanged,
     StepsDone,
     Studied,
@@ -177,6 +178,8 @@ class CanvasModel:
                 self._changed(event)
             case Resumed():
                 self._resumed(event)
+            case Spiked():
+                self._training.spiked(event)
             case (
                 CurvePoint() | RaceTrial() | CurveEnded() | TrialStarted() | Trial() | SearchEnded()
             ):

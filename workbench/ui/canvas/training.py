@@ -7,11 +7,19 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.events import Changed, Logged, Resumed, RunStarted, StepsDone, Validated
+from workbench.events import (
+    Changed,
+    Logged,
+    Resumed,
+    RunStarted,
+    Spiked,
+    StepsDone,
+    Validated,
+)
 from workbench.metric_mode import AVERAGED, known_mode
 from workbench.plots.smooth import Smoother
 from workbench.plots.training.compare import are_losses
-from workbench.runs.chart_data import UNMARKED
+from workbench.runs.chart_data import SPIKES, UNMARKED
 from workbench.runs.record.series import column
 from workbench.ui import format, texts
 from workbench.ui.canvas.gradients.gradients import Gradients
@@ -147,6 +155,10 @@ class Training:
             event.step,
             [texts.RESUMED, *(format.change(name, value) for name, value in event.values.items())],
         )
+
+    def spiked(self, event: Spiked) -> None:
+        """Mark a spike of the loss on the plots."""
+        self._mark(event.step, [SPIKES[event.action]])
 
     def _mark(self, step: int, said: list[str]) -> None:
         """Mark an update on the plots. All changes at one update share a line, or their names
