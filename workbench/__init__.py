@@ -28,6 +28,7 @@ if _typing.TYPE_CHECKING:
     from workbench.task.metrics.over_epoch import over_epoch as over_epoch
     from workbench.task.optim.group_rules import group as group
     from workbench.task.optim.group_rules import layer_decay as layer_decay
+    from workbench.task.optim.mup import mup as mup
     from workbench.task.protocol import Schedule as Schedule
     from workbench.task.protocol import Task as Task
     from workbench.tuners.batch_size.batch_size_finder import BatchSizes as BatchSizes
@@ -48,6 +49,7 @@ _HOMES = {
     "over_epoch": "workbench.task.metrics.over_epoch",
     "group": "workbench.task.optim.group_rules",
     "layer_decay": "workbench.task.optim.group_rules",
+    "mup": "workbench.task.optim.mup",
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
     "TaskError": "workbench.task.errors",
@@ -76,6 +78,7 @@ __all__ = [
     "compare",
     "group",
     "layer_decay",
+    "mup",
     "over_epoch",
     "rerun",
 ]

@@ -14,6 +14,7 @@ from torch import nn
 from workbench.task import rng
 from workbench.task.errors import TaskError
 from workbench.task.lightning import overrides
+from workbench.task.optim.mup import MuP
 from workbench.values import is_plain, plain, shown
 
 
@@ -36,7 +37,12 @@ class Build:
         such a name, since a call could mean either.
         """
         routine = inspect.isroutine(model) and not overrides.is_lightning_like(model)
-        if not (isinstance(model, type | functools.partial) or routine):
+        if isinstance(model, functools.partial) and isinstance(model.func, MuP):
+            raise TaskError(
+                f"model= is a partial of wb.mup({model.func.__name__}, …), which hides it from the"
+                " bench: bind the values inside, wb.mup(partial(…), …)."
+            )
+        if not (isinstance(model, type | functools.partial | MuP) or routine):
             return None
         try:
             parameters = inspect.signature(model).parameters.values()
