@@ -82,6 +82,10 @@ CASES = {
         f"{PAIR}, optimizer='muon', groups='no_decay_norm_bias', gradient_clip_val=0.5",
         "",
     ),
+    "muP": (
+        f"{PAIR.replace('model,', 'wb.mup(sized, base_width=4), width=16,')}, groups='no_decay_norm_bias'",
+        "def sized(width=8):\n    return nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 3))\n",
+    ),
     "compile on a model of torch's own class": (
         "small, train=(x, y), loss=F.cross_entropy, max_steps=3, compile='eager'",
         "small = nn.Sequential(nn.Linear(8, 3))\n",

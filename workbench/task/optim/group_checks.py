@@ -61,7 +61,7 @@ def rule_text(rule: Any) -> str:
     if isinstance(rule, str):
         return rule
     if isinstance(rule, MuPRates):
-        return f"mup(base_width={rule.base_width})"
+        return f"mup at {rule.ratio:g} times the base width"
     if isinstance(rule, LayerDecay):
         layers = "" if rule.layers is None else f", layers={shown(list(rule.layers))}"
         return f"layer_decay({rule.factor}{layers})"

@@ -6,14 +6,14 @@ much in a narrow model as in a wide one, and the best rate is the same for both.
 al., "Tensor Programs V: Tuning Large Neural Networks via Zero-Shot Hyperparameter Transfer" (2022),
 table 3. That form has no multipliers in the model, so a model in muP is a plain one.
 
-An exported script contains this file's text where the user's code uses it.
+An exported script contains this file's text where the user's code uses it, without the checks of
+`mup_checks.py`.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,19 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workbench.task.errors import TaskError
 from workbench.task.optim.group_rules import is_in
-
-WIDTH = "width"
-"""The parameter of a factory that is its model's width."""
-_TOLERANCE = 0.1
-"""The largest share by which a dimension may differ from one in proportion to the width."""
-_ENOUGH, _DRAWS = 2000, 16
-"""The fewest values by which the size of an initial weight is measured, and the most models that
-are made for it.
-"""
-_HEADS = ("head_dim", "dim_head", "d_head", "head_size", "d_k")
-"""What modules call the dimension of an attention's head."""
 
 
 @dataclass(frozen=True)
@@ -41,41 +29,46 @@ class Scaling:
     """How a parameter changes with the width."""
 
     kind: str
-    """ "input": from a fixed size to the width. "hidden": from width to width. "output": from the
-    width to a fixed size. "vector": a bias, or the weight of a norm. "fixed": of the same size.
+    """What it maps. "input": a fixed size to the width. "hidden": width to width. "output": the
+    width to a fixed size. "vector": a bias, or the weight of a norm. "fixed": it does not change.
     """
-    shape: tuple[int, ...]
-    """Its shape in the base model."""
-    scales: tuple[bool, ...]
-    """Which of its dimensions are in proportion to the width."""
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    """Its shapes at the base width and at twice that."""
     size: float
-    """The root mean square of its initial values in the base model."""
-    power: float | None
-    """The power of the width with which the user's code scales its initial values; None: another
-    law, such as that of `xavier_normal_`.
-    """
+    """The root mean square of its initial values at the base width."""
+    grows: float
+    """That at twice the base width, divided by `size`; 1 for initial values of 0."""
 
-    @property
-    def wanted(self) -> float:
-        """The power of the width that muP wants for its initial values."""
-        return {"hidden": -0.5, "output": -1.0}.get(self.kind, 0.0)
+    def factor(self, ratio: float, parameter: Tensor) -> float:
+        """By what initial values are multiplied at `ratio` times the base width.
+
+        Code that divides by the square root of the inputs, as torch's layers do, makes hidden
+        weights right as they are. Other powers of the width are corrected exactly, and other laws
+        (`xavier_normal_`) by the values that were drawn.
+        """
+        if self.kind in ("vector", "fixed") or not self.size:
+            return 1.0
+        wanted = {"hidden": -0.5, "output": -1.0}.get(self.kind, 0.0)
+        power = math.log2(self.grows)
+        if abs(2 * power - round(2 * power)) < 0.3:
+            return float(ratio ** (wanted - round(2 * power) / 2))
+        size = math.sqrt(float(parameter.detach().double().square().mean()))
+        return float(self.size * ratio**wanted / size)
 
 
 @dataclass(frozen=True)
 class MuPRates:
-    """A rule for `wb.Workbench(…, groups=[…])`: the kind of each parameter, by which its rate
-    scales with the width. The optimizer decides how: see `groups.width_power`.
+    """A rule for `wb.Workbench(…, groups=[…])`: the kind of each parameter, and the width as a
+    multiple of the base width. The optimizer decides how rates follow: `groups.width_power`.
     """
 
-    base_width: int
-    width: int
+    ratio: float
     kinds: Mapping[str, str]
 
     def __call__(self, named: Mapping[str, Tensor]) -> dict[str, Mapping[str, Any]]:
         """The options of each parameter, by name."""
-        ratio = self.width / self.base_width
         return {
-            name: {"name": self.kinds[name], "mup": (self.kinds[name], ratio)}
+            name: {"name": self.kinds[name], "mup": (self.kinds[name], self.ratio)}
             for name in named
             if name in self.kinds
         }
@@ -88,94 +81,113 @@ class MuP:
         self, build: Callable[..., Any], base_width: int, outputs: Sequence[str] = ()
     ) -> None:
         self.build, self.base_width, self.outputs = build, base_width, tuple(outputs)
-        self.__name__ = getattr(build, "__name__", type(build).__name__)
+        name = str(getattr(build, "__name__", type(build).__name__))
+        self.__name__ = name if name.isidentifier() else "build"
         self.__signature__ = inspect.signature(build)
-        self._known: list[tuple[dict[str, Any], dict[str, Scaling]]] = []
+        self._last: tuple[dict[str, Any], dict[str, Scaling]] | None = None
 
     def __call__(self, **values: Any) -> Any:
         """Make the model of this width, and scale its initial weights."""
         made = self.build(**values)
         model = made["model"] if isinstance(made, Mapping) else made
-        scalings, width = self.scalings(**values), self._width(values)
-        ratio = width / self.base_width
-        named = self._named(model, width)
-        self._refuse_other_shapes(named, scalings, width)
-        for name, scaling in scalings.items():
-            parameter = named[name]
-            if scaling.power is None:
-                size = math.sqrt(float(parameter.detach().double().square().mean()))
-                factor = scaling.size * ratio**scaling.wanted / size
-            else:
-                factor = ratio ** (scaling.wanted - scaling.power)
-            if parameter.ndim >= 2 and factor != 1.0:
-                with torch.no_grad():
-                    parameter.mul_(factor)
+        named = dict(model.named_parameters(remove_duplicate=False))
+        tied: set[int] = set()
+        scalings, ratio = self.scalings(**values), self.width(values) / self.base_width
+        for name, parameter in named.items():
+            if name in scalings and id(parameter) not in tied:
+                factor = scalings[name].factor(ratio, parameter)
+                if factor != 1.0:
+                    with torch.no_grad():
+                        parameter.mul_(factor)
+            tied.add(id(parameter))
         return made
 
     def rates(self, **values: Any) -> MuPRates:
-        """The rule for `groups=` with the rates of the model that these values make. A bench that
-        is given this factory as its model has it without being asked.
+        """The rule for `groups=` with the rates of the model that these values make. A bench whose
+        model is this factory has it without being asked.
         """
         kinds = {name: scaling.kind for name, scaling in self.scalings(**values).items()}
-        return MuPRates(self.base_width, self._width(values), kinds)
+        return MuPRates(self.width(values) / self.base_width, kinds)
+
+    def width(self, values: Mapping[str, Any]) -> int:
+        """The width among these values, or the function's own."""
+        return int(values.get("width", self.__signature__.parameters["width"].default))
 
     def scalings(self, **values: Any) -> dict[str, Scaling]:
-        """How each parameter changes with the width, by name. Two models are made to see it, of the
-        base width and of twice that.
+        """How each parameter changes with the width, by name. Models of the base width and of twice
+        that show it, several where weights are small.
         """
-        others = {name: value for name, value in values.items() if name != WIDTH}
-        for known, scalings in self._known:
-            if known == others:
-                return scalings
-        double = 2 * self.base_width
+        others = {name: value for name, value in values.items() if name != "width"}
+        if self._last is not None and self._last[0] == others:
+            return self._last[1]
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            narrow, wide = self._made(self.base_width, others), self._made(double, others)
-            base, other = self._named(narrow, self.base_width), self._named(wide, double)
-            if base.keys() != other.keys():
-                name = min(base.keys() ^ other.keys())
-                raise TaskError(
-                    f"wb.mup: {name} is a parameter of only one of {self._call(self.base_width)}"
-                    f" and {self._call(double)}: let the width change no layers, only their sizes."
-                )
-            kinds = {name: self._kind(name, base, other, narrow) for name in base}
-            if all(kind == "fixed" for kind in kinds.values()):
-                raise TaskError(
-                    f"wb.mup: {self.__name__} makes the same shapes at {WIDTH}={self.base_width}"
-                    f" and {WIDTH}={double}: let it use {WIDTH}= for the sizes of its layers."
-                )
-            self._refuse_tied(narrow, kinds)
-            for pattern in self.outputs:
-                if not any(is_in(name, pattern) for name in kinds):
-                    raise TaskError(f"wb.mup: outputs={pattern!r} matches no parameter.")
-            _warn_of_heads(narrow, wide, self.base_width, double)
-            sizes = self._sizes(base, self.base_width, others)
-            doubled = self._sizes(other, double, others)
-        scalings = {
-            name: Scaling(
-                kinds[name],
-                tuple(parameter.shape),
-                tuple(a != b for a, b in zip(parameter.shape, other[name].shape, strict=True)),
-                sizes[name],
-                _power(sizes[name], doubled[name], kinds[name]),
-            )
-            for name, parameter in base.items()
-        }
-        self._known = [(others, scalings)]
+            narrow, wide = (self.made(self.base_width * factor, others) for factor in (1, 2))
+            modules = dict(narrow.named_modules())
+            pairs = [
+                (dict(narrow.named_parameters(remove_duplicate=False)), _squares(narrow)),
+                (dict(wide.named_parameters(remove_duplicate=False)), _squares(wide)),
+            ]
+            matrices = [p.numel() for p in narrow.parameters() if p.ndim > 1]
+            draws = min(16, math.ceil(2000 / min(matrices, default=2000)))
+            for _ in range(draws - 1):
+                for factor, (_, squares) in enumerate(pairs, 1):
+                    drawn = _squares(self.made(self.base_width * factor, others))
+                    for name in squares:
+                        squares[name] += drawn[name]
+        scalings = {}
+        for name, parameter in pairs[0][0].items():
+            shapes = tuple(parameter.shape), tuple(pairs[1][0][name].shape)
+            size, doubled = (math.sqrt(squares[name] / draws) for _, squares in pairs)
+            kind = self._kind(name, modules[name.rpartition(".")[0]], shapes)
+            grows = doubled / size if size and doubled else 1.0
+            scalings[name] = Scaling(kind, shapes, size, grows)
+        self._last = others, scalings
         return scalings
 
+    def made(self, width: int, others: Mapping[str, Any]) -> nn.Module:
+        """The function's model of this width."""
+        try:
+            made = self.build(**others, width=width)
+        except Exception as error:
+            error.add_note(
+                f"wb.mup called {self.__name__}(width={width}), to see which dimensions scale."
+            )
+            raise
+        model: nn.Module = made["model"] if isinstance(made, Mapping) else made
+        return model
+
+    def _kind(
+        self, name: str, module: nn.Module, shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    ) -> str:
+        """The kind of a parameter, by the dimensions that differ in the two models."""
+        sizes = zip(*shapes, strict=True)
+        scaled = [place for place, (narrow, wide) in enumerate(sizes) if narrow != wide]
+        if not scaled:
+            return "fixed"
+        if len(scaled) > 1:
+            return "hidden"
+        if any(is_in(name, part) for part in self.outputs):
+            return "output"
+        if len(shapes[0]) == 1:
+            return "vector"
+        transposed = isinstance(
+            module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+        )
+        usual = isinstance(
+            module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.RNNBase | nn.RNNCellBase
+        )
+        if (transposed and scaled == [0]) or (usual and scaled == [1]):
+            return "output"
+        return "input"
+
     def __repr__(self) -> str:
-        """A table of the parameters by kind, with what an AdamW does with them at twice the base
-        width.
-        """
-        lines = [
-            f"mup({self.__name__}, base_width={self.base_width})",
-            "kind    Adam's rate  SGD's rate  initial weights  parameters",
-        ]
+        """A table of the parameters by kind; m is the width as a multiple of the base width."""
+        head = f"mup({self.__name__}, base_width={self.base_width})"
         try:
             scalings = self.scalings()
-        except Exception:  # noqa: BLE001  # it needs other values than the width, or is refused
-            return lines[0]
+        except Exception:  # noqa: BLE001  # it needs other values than the width, or is none
+            return head
         rows = {
             "input": ("1", "m", "1"),
             "hidden": ("1/m", "1", "1/sqrt(m)"),
@@ -183,189 +195,22 @@ class MuP:
             "vector": ("1", "m", "as built"),
             "fixed": ("1", "1", "as built"),
         }
+        lines = [head, f"{'kind':8}{'Adam':6}{'SGD':6}{'initial':11}parameters"]
         for kind, (adam, sgd, initial) in rows.items():
             names = [name for name, scaling in scalings.items() if scaling.kind == kind]
-            shown_names = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+            rest = ", …" if len(names) > 4 else ""
             if names:
-                lines.append(f"{kind:8}{adam:13}{sgd:12}{initial:17}{shown_names}")
-        return "\n".join([*lines, f"m = {WIDTH} / {self.base_width}"])
-
-    def _width(self, values: Mapping[str, Any]) -> int:
-        width = values.get(WIDTH, self.__signature__.parameters[WIDTH].default)
-        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-            given = "nothing" if width is inspect.Parameter.empty else repr(width)
-            raise TaskError(f"wb.mup: {WIDTH} is {given}: give a whole number above 0.")
-        return width
-
-    def _call(self, width: int) -> str:
-        return f"{self.__name__}({WIDTH}={width})"
-
-    def _made(self, width: int, others: Mapping[str, Any]) -> nn.Module:
-        try:
-            made = self.build(**others, **{WIDTH: width})
-        except Exception as error:
-            error.add_note(
-                f"wb.mup called {self._call(width)}, to see which dimensions scale with the width."
-            )
-            raise
-        model = made["model"] if isinstance(made, Mapping) else made
-        if not isinstance(model, nn.Module):
-            raise TaskError(
-                f"wb.mup: {self._call(width)} returned a {type(model).__name__}: return an"
-                " nn.Module."
-            )
-        return model
-
-    def _named(self, model: nn.Module, width: int) -> dict[str, Tensor]:
-        named = dict(model.named_parameters(remove_duplicate=False))
-        lazy = [name for name, parameter in named.items() if nn.parameter.is_lazy(parameter)]
-        if lazy:
-            raise TaskError(
-                f"wb.mup: {lazy[0]} of {self._call(width)} is lazy and has no shape yet: give its"
-                " layer the number of its inputs."
-            )
-        return named
-
-    def _kind(
-        self, name: str, base: Mapping[str, Tensor], wide: Mapping[str, Tensor], model: nn.Module
-    ) -> str:
-        """The kind of a parameter, by the dimensions that differ in the two models."""
-        shapes = tuple(base[name].shape), tuple(wide[name].shape)
-        if len(shapes[0]) != len(shapes[1]):
-            raise TaskError(
-                f"wb.mup: {name} is {list(shapes[0])} at {WIDTH}={self.base_width} and"
-                f" {list(shapes[1])} at twice that: its number of dimensions changes."
-            )
-        scaled = [place for place, (a, b) in enumerate(zip(*shapes, strict=True)) if a != b]
-        widths = self.base_width, 2 * self.base_width
-        for place in scaled:
-            _check_proportional(name, shapes[0], shapes[1], place, widths, 2.0)
-        path, _, local = name.rpartition(".")
-        module = model.get_submodule(path)
-        if len(scaled) > 2 or (isinstance(module, nn.Bilinear) and len(scaled) > 1 and local[0] == "w"):
-            raise TaskError(
-                f"wb.mup: {name} is {list(shapes[0])} at {WIDTH}={self.base_width} and"
-                f" {list(shapes[1])} at twice that: muP knows no rate for a weight with so many"
-                " dimensions that scale."
-            )
-        if not scaled:
-            return "fixed"
-        if len(scaled) == 2:
-            return "hidden"
-        if any(is_in(name, pattern) for pattern in self.outputs):
-            return "output"
-        if base[name].ndim == 1:
-            return "vector"
-        transposed = isinstance(
-            module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
-        )
-        layered = isinstance(
-            module,
-            nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.RNNBase | nn.RNNCellBase,
-        )
-        if (transposed and scaled == [0]) or (layered and scaled == [1]):
-            return "output"
-        return "input"
-
-    def _refuse_tied(self, model: nn.Module, kinds: Mapping[str, str]) -> None:
-        """Raise TaskError for a parameter with two names of different kinds, and for an embedding
-        that is the output layer, too.
-        """
-        first: dict[int, str] = {}
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            other = first.setdefault(id(parameter), name)
-            if kinds[other] != kinds[name]:
-                raise TaskError(
-                    f"wb.mup: {other} and {name} are one weight, an {kinds[other]} and an"
-                    f" {kinds[name]}, whose rates scale in different ways: let each have a weight"
-                    " of its own."
-                )
-
-    def _refuse_other_shapes(
-        self, named: Mapping[str, Tensor], scalings: Mapping[str, Scaling], width: int
-    ) -> None:
-        """Raise TaskError where the model of this width has other parameters, or shapes that are
-        not in proportion.
-        """
-        if named.keys() != scalings.keys():
-            name = min(named.keys() ^ scalings.keys())
-            raise TaskError(
-                f"wb.mup: {name} is a parameter of only one of {self._call(self.base_width)} and"
-                f" {self._call(width)}: let the width change no layers, only their sizes."
-            )
-        for name, scaling in scalings.items():
-            for place, scales in enumerate(scaling.scales):
-                ratio = width / self.base_width if scales else 1.0
-                shape = tuple(named[name].shape)
-                _check_proportional(name, scaling.shape, shape, place, (self.base_width, width), ratio)
-
-    def _sizes(
-        self, named: Mapping[str, Tensor], width: int, others: Mapping[str, Any]
-    ) -> dict[str, float]:
-        """The root mean square of each parameter's initial values, over several models where it has
-        few values.
-        """
-        squares = {name: [float(p.detach().double().square().mean())] for name, p in named.items()}
-        fewest = min((p.numel() for p in named.values() if p.ndim >= 2), default=_ENOUGH)
-        for _ in range(min(_DRAWS, math.ceil(_ENOUGH / fewest)) - 1):
-            for name, p in self._made(width, others).named_parameters(remove_duplicate=False):
-                squares[name].append(float(p.detach().double().square().mean()))
-        return {name: math.sqrt(sum(values) / len(values)) for name, values in squares.items()}
+                lines.append(f"{kind:8}{adam:6}{sgd:6}{initial:11}{', '.join(names[:4])}{rest}")
+        return "\n".join([*lines, f"m = width / {self.base_width}"])
 
 
-def _check_proportional(
-    name: str,
-    narrow: Sequence[int],
-    wide: Sequence[int],
-    place: int,
-    widths: tuple[int, int],
-    ratio: float,
-) -> None:
-    """Raise TaskError for a dimension that does not scale as the width does. ratio: by which it
-    should differ in the models of these widths.
-    """
-    if abs(wide[place] / narrow[place] / ratio - 1) > _TOLERANCE:
-        raise TaskError(
-            f"wb.mup: {name} is {list(narrow)} at {WIDTH}={widths[0]} and {list(wide)} at"
-            f" {WIDTH}={widths[1]}: dimension {place} is {wide[place]} instead of"
-            f" {round(narrow[place] * ratio)}. Let all sizes that change be in proportion to the"
-            " width."
-        )
+def _squares(model: nn.Module) -> dict[str, float]:
+    """The mean square of each parameter's values, by name."""
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: float(parameter.detach().double().square().mean()) for name, parameter in named}
 
 
-def _power(size: float, doubled: float, kind: str) -> float | None:
-    """The power of the width with which initial values scale, from their sizes at a width and at
-    twice that: a multiple of 1/2; None: it is near none.
-    """
-    if size == 0.0 or doubled == 0.0:
-        return {"hidden": -0.5, "output": -1.0}.get(kind, 0.0)  # nothing to scale
-    power = math.log2(doubled / size)
-    return round(2 * power) / 2 if abs(2 * power - round(2 * power)) < 0.3 else None
-
-
-def _warn_of_heads(narrow: nn.Module, wide: nn.Module, base_width: int, double: int) -> None:
-    """Warn of attention whose heads grow with the width: muP divides its products by the heads'
-    dimension, and attention divides them by the square root.
-    """
-    modules = dict(wide.named_modules())
-    for name, module in narrow.named_modules():
-        for attribute in _HEADS:
-            before, after = getattr(module, attribute, 0), getattr(modules[name], attribute, 0)
-            if isinstance(before, int) and before != after:
-                warnings.warn(
-                    f"wb.mup: the heads of {name or type(module).__name__} grow with the width"
-                    f" ({attribute}={before} at {WIDTH}={base_width}, {after} at"
-                    f" {WIDTH}={double}). muP divides q·k by their dimension, and attention divides"
-                    " by its square root, which wb.mup leaves as it is: let the number of heads"
-                    f" grow instead, num_heads={WIDTH} // {before}.",
-                    stacklevel=2,
-                )
-                return
-
-
-def mup(
-    build: Callable[..., Any], *, base_width: int, outputs: str | Sequence[str] = ()
-) -> MuP:
+def mup(build: Callable[..., Any], *, base_width: int, outputs: str | Sequence[str] = ()) -> MuP:
     """A factory whose models train well at the same learning rate at every width: tune a narrow
     one, and train a wide one at its rate.
 
@@ -373,30 +218,17 @@ def mup(
     and its training are those of `build`. At m times that, hidden weights begin at 1/sqrt(m) of
     their size and output weights at 1/m of it. With Adam, the rates of both are divided by m; with
     SGD, the rates of input weights and of biases are multiplied by m, and those of output weights
-    divided by it; Muon's follow from the size of its updates. `lr x weight_decay` stays. Biases and
+    divided by it; Muon's follow from the size of its updates. lr x weight_decay stays. Biases and
     norms begin as in your code. `print(wb.mup(…))` shows which parameter is of which kind.
 
     build: a function with a parameter `width`, which returns the model. Its layers may have several
     sizes, all in proportion to the width. base_width: the width at which your code is right as it
-    is. outputs: parts of the model that map the width to a fixed size and that are no Linear or
-    convolution: a matrix of your own is taken for an input otherwise.
+    is. outputs: parts of the model that map the width to a fixed size and are neither a Linear nor
+    a convolution: a matrix of your own is taken for an input otherwise.
 
     Attention is left as it is: let the number of heads grow with the width, and not their
-    dimension. TaskError: the shapes do not scale with the width, or not in proportion; one weight
-    is both embedding and output. Source: Yang et al., "Tensor Programs V" (2022), table 3.
+    dimension. The bench raises TaskError where shapes do not scale with the width, or not in
+    proportion, and where one weight is both embedding and output. Source: Yang et al., "Tensor
+    Programs V" (2022), table 3.
     """
-    if isinstance(build, nn.Module) or not callable(build):
-        raise TaskError(
-            f"wb.mup: build is a {type(build).__name__}: give a function that makes the model,"
-            f" lambda {WIDTH}=64: ….",
-        )
-    known = inspect.signature(build).parameters
-    if WIDTH not in known:
-        raise TaskError(
-            f"wb.mup: {getattr(build, '__name__', 'build')} has no parameter {WIDTH}, only"
-            f" {', '.join(known) or 'none at all'}: give a function that makes the model of a"
-            f" width, wb.mup(lambda {WIDTH}=64: …, base_width=64)."
-        )
-    if isinstance(base_width, bool) or not isinstance(base_width, int) or base_width < 1:
-        raise TaskError(f"wb.mup: base_width={base_width!r}: give a whole number above 0, as 64.")
     return MuP(build, base_width, [outputs] if isinstance(outputs, str) else outputs)
