@@ -84,7 +84,6 @@ class MuP:
         name = str(getattr(build, "__name__", type(build).__name__))
         self.__name__ = name if name.isidentifier() else "build"
         self.__signature__ = inspect.signature(build)
-        self._last: tuple[dict[str, Any], dict[str, Scaling]] | None = None
 
     def __call__(self, **values: Any) -> Any:
         """Make the model of this width, and scale its initial weights."""
@@ -118,8 +117,6 @@ class MuP:
         that show it, several where weights are small.
         """
         others = {name: value for name, value in values.items() if name != "width"}
-        if self._last is not None and self._last[0] == others:
-            return self._last[1]
         with torch.random.fork_rng():
             torch.manual_seed(0)
             narrow, wide = (self.made(self.base_width * factor, others) for factor in (1, 2))
@@ -142,7 +139,6 @@ class MuP:
             kind = self._kind(name, modules[name.rpartition(".")[0]], shapes)
             grows = doubled / size if size and doubled else 1.0
             scalings[name] = Scaling(kind, shapes, size, grows)
-        self._last = others, scalings
         return scalings
 
     def made(self, width: int, others: Mapping[str, Any]) -> nn.Module:
