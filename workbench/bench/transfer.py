@@ -16,7 +16,9 @@ from workbench.settings.kwargs import SettingsKwargs
 from workbench.task import rng
 from workbench.task.protocol import Task
 from workbench.tuners import stretch
+from workbench.tuners.transfer import coordinates
 from workbench.tuners.transfer import scaling as laws
+from workbench.tuners.transfer.coordinates import CoordinateCheck
 from workbench.tuners.transfer.scaling import Scaling
 from workbench.values import shown
 
@@ -25,6 +27,47 @@ WIDTH = "width"
 
 class Transfer(BenchBase):
     """What a bench whose model is made by a function can say about other sizes of it."""
+
+    @lists_keywords(SettingsKwargs)
+    def coordinate_check(
+        self,
+        widths: Sequence[int],
+        *,
+        updates: int = 5,
+        seeds: int = 3,
+        tolerance: float = 0.25,
+        **settings: Unpack[SettingsKwargs],
+    ) -> CoordinateCheck:
+        """Say which layers change more, or less, in a wide model than in a narrow one: at one
+        learning rate, which transfers only where all of them change as much.
+
+        widths: values of the parameter `width` of the function that makes the model, [64, 128,
+        256]. updates: how many are taken at the present settings. The outputs of layers for the
+        first batch are measured before and after them. seeds: so many models of each width are
+        averaged. tolerance: a layer follows if its output and its change grow or fall with at most
+        this power of the width. Source: Yang et al., "Tensor Programs V" (2022), appendix D.1.
+
+        The call returns when all is measured, after seconds. It trains models of its own in this
+        process: the bench's model and settings stay as they are, and nothing is recorded.
+        """
+        overrides = settings_named(settings, self.coordinate_check, others=self._parameters)
+        self._check_width("coordinate_check")
+        listed = [widths] if isinstance(widths, int) else sorted({*widths})
+        if len(listed) < 2 or not all(type(width) is int and width > 0 for width in listed):
+            raise SettingsError(
+                f"widths={shown(widths)}: give at least two different whole numbers above 0,"
+                " widths=[64, 128, 256]."
+            )
+        check_count("updates", updates)
+        check_count("seeds", seeds)
+        if type(tolerance) not in (int, float) or not tolerance > 0:
+            raise SettingsError(f"tolerance={shown(tolerance)}: give a number above 0, as 0.25.")
+        self._check_idle("coordinate_check")
+        by_width = []
+        for width in listed:
+            with self._models({WIDTH: width}, range(seeds), overrides) as models:
+                by_width.append([coordinates.measure(*model, updates) for model in models])
+        return coordinates.check_of(listed, by_width, float(tolerance))
 
     @lists_keywords(SettingsKwargs)
     def scaling(
@@ -54,8 +97,7 @@ class Transfer(BenchBase):
         sizes = laws.checked_sizes({"widths": widths, "batches": batches, "lengths": lengths})
         if WIDTH in sizes:
             self._check_width("scaling")
-        if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
-            raise SettingsError(f"seeds={shown(seeds)}: give a whole number above 0.")
+        check_count("seeds", seeds)
         self._check_idle("scaling")
         sizes.setdefault("length", [300])
         measured: list[laws.SizeRates] = []
@@ -119,6 +161,12 @@ class Transfer(BenchBase):
                 f"{method}(widths=…) needs a function that makes the model of a width, and {given}:"
                 " wb.Workbench(lambda width=64: …, …)."
             )
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise SettingsError for an argument that is no number of things."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SettingsError(f"{name}={shown(value)}: give a whole number above 0.")
 
 
 def _loss(task: Task, settings: Settings, length: int) -> float:
