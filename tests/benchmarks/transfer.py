@@ -145,7 +145,14 @@ def draw(results: dict[tuple[str, str], Scaling], path: str) -> None:
         for number, size in enumerate(sizes):
             colour = plt.cm.viridis(0.9 * number / len(sizes))
             means = {lr: sum(values) / len(values) for lr, values in size.losses.items()}
-            ax.plot(list(means), list(means.values()), "o-", ms=3, color=colour, label=str(size.size["width"]))
+            ax.plot(
+                list(means),
+                list(means.values()),
+                "o-",
+                ms=3,
+                color=colour,
+                label=str(size.size["width"]),
+            )
             ax.axvline(size.lr, color=colour, lw=0.8, ls=":")
         least = min(min(map(min, size.losses.values())) for size in sizes)
         ax.set(xscale="log", title=f"{name}, {kind}", xlabel="lr", ylabel="held-out loss")

@@ -44,8 +44,9 @@ class Transfer(BenchBase):
         widths: values of the parameter `width` of the function that makes the model, [64, 128,
         256]. updates: how many are taken at the present settings. The outputs of layers for the
         first batch are measured before and after them. seeds: so many models of each width are
-        averaged. tolerance: a layer follows if its output and its change grow or fall with at most
-        this power of the width. Source: Yang et al., "Tensor Programs V" (2022), appendix D.1.
+        averaged. tolerance: a layer follows if its output and its change grow with at most this
+        power of the width, and if its change falls with at most twice that. Source: Yang et al.,
+        "Tensor Programs V" (2022), appendix D.1.
 
         The call returns when all is measured, after seconds. It trains models of its own in this
         process: the bench's model and settings stay as they are, and nothing is recorded.
@@ -172,7 +173,9 @@ def check_count(name: str, value: object) -> None:
 def _loss(task: Task, settings: Settings, length: int) -> float:
     """The held-out loss after a stretch at the setting lr."""
     by_val = task.val is not None and settings.limit_val_batches != 0
-    warmup = float(settings.warmup) if isinstance(settings.warmup, float) else settings.warmup / length
+    warmup = (
+        float(settings.warmup) if isinstance(settings.warmup, float) else settings.warmup / length
+    )
     return stretch.loss_after(
         task, settings, length, by_val=by_val, held=64 if by_val else None, warmup=min(0.5, warmup)
     )

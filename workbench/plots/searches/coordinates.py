@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.plots.chart import Axis, Chart, Series
+from workbench.plots.chart import Axis, Chart, Series, Style
 
 
 def coordinates(
@@ -23,7 +23,9 @@ def coordinates(
     places = np.array(widths, np.float64)
     series = []
     for tone, (name, sizes, is_off) in enumerate(layers):
-        style = "line" if is_off else "dots"
+        style: Style = "dots"
+        if is_off:
+            style = "line"
         shown = np.isfinite(sizes) & (sizes > 0)
         series.append(Series(name, places[shown], sizes[shown], style, tone))
     return Chart(title, Axis("width", log=True), Axis("mean |x|", log=True), tuple(series))

@@ -1,1 +1,1 @@
-"""Tune small, train large: what changes with a model's width, with the batch size and the length."""
+"""Tune small, train large: what changes with the width, the batch size and the length."""

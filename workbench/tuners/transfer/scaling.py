@@ -110,9 +110,7 @@ class Scaling(Drawable):
         spread = law.t * np.sqrt(np.diag(law.covariance))
         return {
             name: (float(value), float(value - by), float(value + by))
-            for name, value, by in zip(
-                self.varied, law.coefficients[1:], spread[1:], strict=True
-            )
+            for name, value, by in zip(self.varied, law.coefficients[1:], spread[1:], strict=True)
         }
 
     def predict(self, **sizes: int) -> Prediction:
@@ -149,7 +147,7 @@ class Scaling(Drawable):
             for lr in size.of_seeds:
                 rows.append(row)
                 logs.append(math.log(lr))
-        return _Law.through(np.array(rows), np.array(logs))
+        return _Law.through(np.array(rows, np.float64), np.array(logs, np.float64))
 
     def _charts(self) -> list[Chart]:
         charts = []
@@ -202,11 +200,12 @@ class _Law:
 
     @classmethod
     def through(cls, rows: NDArray[np.float64], logs: NDArray[np.float64]) -> _Law:
-        coefficients, *_ = np.linalg.lstsq(rows, logs, rcond=None)
+        solved, *_ = np.linalg.lstsq(rows, logs, rcond=None)
+        coefficients = np.asarray(solved, np.float64)
         free = len(logs) - rows.shape[1]
         residual = logs - rows @ coefficients
         variance = max(float(residual @ residual) / max(free, 1), _LEAST_SPREAD**2)
-        covariance = variance * np.linalg.inv(rows.T @ rows)
+        covariance = np.asarray(variance * np.linalg.inv(rows.T @ rows), np.float64)
         t = next(_T[n] for n in sorted(_T, reverse=True) if n <= max(free, 1))
         return cls(coefficients, covariance, t)
 
