@@ -87,7 +87,7 @@ def token_loss(output: Tensor, target: Tensor) -> Tensor:
 TASKS: dict[str, tuple[Any, Any, Any, list[int], int]] = {
     "mlp": (mlp, digits, nn.CrossEntropyLoss(), [32, 64, 128, 256, 512], 200),
     "transformer": (Transformer, sequences, token_loss, [16, 32, 64, 128], 300),
-    "cnn": (cnn, digits, nn.CrossEntropyLoss(), [8, 16, 32, 64, 128], 200),
+    "cnn": (cnn, digits, nn.CrossEntropyLoss(), [8, 16, 32, 64], 200),
 }
 """The factory, the data, the loss, the widths, and the updates of a training."""
 
@@ -167,6 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--plot")
+    parser.add_argument("--kinds", nargs="*", default=["standard", "muP"])
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--optimizer", default="adamw")
     options = parser.parse_args()
@@ -174,7 +175,7 @@ def main() -> None:
     torch.set_num_threads(1)
     results = {}
     for name in options.tasks:
-        for kind in ("standard", "muP"):
+        for kind in options.kinds:
             begun = time.perf_counter()
             result = measured(name, kind, options.seeds, options.optimizer)
             results[name, kind] = result

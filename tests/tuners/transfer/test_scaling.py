@@ -22,7 +22,7 @@ def law_of(best: Any, sizes: dict[str, list[int]], first: float = 1e-2) -> Scali
         found = scaling.search(
             lambda lr, at=size: [math.log(lr / best(at, seed)) ** 2 for seed in range(3)], first
         )
-        measured.append(SizeRates(size, found.losses, found.of_seeds))
+        measured.append(SizeRates(size, found.losses, found.lr, found.of_seeds))
     return Scaling(tuple(measured))
 
 

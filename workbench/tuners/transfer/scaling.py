@@ -49,17 +49,14 @@ class SizeRates:
     Attributes:
         size: {"width": 128, "batch_size": 32, "length": 300}, those that are known.
         losses: the held-out loss of each seed, by the rate; inf: it is not finite.
+        lr: the best rate, by the mean loss of the seeds.
         of_seeds: the best rate of each seed.
     """
 
     size: Mapping[str, int]
     losses: Mapping[float, Sequence[float]]
+    lr: float
     of_seeds: Sequence[float]
-
-    @property
-    def lr(self) -> float:
-        """The best rate: the geometric mean of that of the seeds."""
-        return float(np.exp(np.mean(np.log(self.of_seeds))))
 
     @property
     def best_of_grid(self) -> float:
@@ -141,13 +138,12 @@ class Scaling(Drawable):
         return self.sizes[0].size
 
     def _law(self) -> _Law:
-        rows, logs = [], []
-        for size in self.sizes:
-            row = [1.0, *(math.log(size.size[name]) for name in self.varied)]
-            for lr in size.of_seeds:
-                rows.append(row)
-                logs.append(math.log(lr))
-        return _Law.through(np.array(rows, np.float64), np.array(logs, np.float64))
+        rows = [[1.0, *(math.log(s.size[name]) for name in self.varied)] for s in self.sizes]
+        return _Law.through(
+            np.array(rows, np.float64),
+            np.log(np.array([size.lr for size in self.sizes], np.float64)),
+            np.log(np.array([size.of_seeds for size in self.sizes], np.float64)),
+        )
 
     def _charts(self) -> list[Chart]:
         charts = []
@@ -199,15 +195,20 @@ class _Law:
     t: float
 
     @classmethod
-    def through(cls, rows: NDArray[np.float64], logs: NDArray[np.float64]) -> _Law:
-        solved, *_ = np.linalg.lstsq(rows, logs, rcond=None)
-        coefficients = np.asarray(solved, np.float64)
-        free = len(logs) - rows.shape[1]
-        residual = logs - rows @ coefficients
-        variance = max(float(residual @ residual) / max(free, 1), _LEAST_SPREAD**2)
-        covariance = np.asarray(variance * np.linalg.inv(rows.T @ rows), np.float64)
-        t = next(_T[n] for n in sorted(_T, reverse=True) if n <= max(free, 1))
-        return cls(coefficients, covariance, t)
+    def through(
+        cls, rows: NDArray[np.float64], logs: NDArray[np.float64], of_seeds: NDArray[np.float64]
+    ) -> _Law:
+        """The plane through the rates of all sizes; how far those of the seeds lie from it says
+        how uncertain it is. of_seeds: of shape (sizes, seeds).
+        """
+        inverse = np.linalg.inv(rows.T @ rows)
+        coefficients = np.asarray(inverse @ rows.T @ logs, np.float64)
+        seeds = of_seeds.shape[1]
+        free = max(1, of_seeds.size - rows.shape[1])
+        residuals = of_seeds - (rows @ coefficients)[:, None]
+        variance = max(float(np.sum(residuals**2)) / free, _LEAST_SPREAD**2)
+        t = next(_T[n] for n in sorted(_T, reverse=True) if n <= free)
+        return cls(coefficients, np.asarray(variance / seeds * inverse, np.float64), t)
 
 
 def _argument(name: str) -> str:
@@ -281,10 +282,12 @@ def search(losses_at: Callable[[float], Sequence[float]], first: float) -> SizeR
             f" to {rate(first * FACTOR ** max(losses))}: set another lr to begin with."
         )
     seeds = range(len(next(iter(losses.values()))))
+    means = vertex({step: mean(step) for step in losses})
     bests = [vertex({step: values[seed] for step, values in losses.items()}) for seed in seeds]
     return SizeRates(
         {},
         {first * FACTOR**step: losses[step] for step in sorted(losses)},
+        first * FACTOR**means,
         [first * FACTOR**best for best in bests],
     )
 
