@@ -31,6 +31,14 @@ def digits() -> tuple[Tensor, Tensor]:
     return x[order], torch.tensor(labels)[order]
 
 
+def noisy_digits() -> tuple[Tensor, Tensor]:
+    """The digits, with a random label in one of four."""
+    x, y = digits()
+    generator = torch.Generator().manual_seed(1)
+    wrong = torch.rand(len(y), generator=generator) < 0.25
+    return x, torch.where(wrong, torch.randint(10, (len(y),), generator=generator), y)
+
+
 def sequences() -> tuple[Tensor, Tensor]:
     """Each token is the sum of the tokens one and three places before, modulo 11, and one of ten is noise."""
     generator = torch.Generator().manual_seed(0)
@@ -87,7 +95,7 @@ def token_loss(output: Tensor, target: Tensor) -> Tensor:
 TASKS: dict[str, tuple[Any, Any, Any, list[int], int]] = {
     "mlp": (mlp, digits, nn.CrossEntropyLoss(), [32, 64, 128, 256, 512], 200),
     "transformer": (Transformer, sequences, token_loss, [16, 32, 64, 128], 300),
-    "cnn": (cnn, digits, nn.CrossEntropyLoss(), [8, 16, 32, 64], 200),
+    "cnn": (cnn, noisy_digits, nn.CrossEntropyLoss(), [8, 16, 32, 64], 120),
 }
 """The factory, the data, the loss, the widths, and the updates of a training."""
 
@@ -158,6 +166,8 @@ def draw(results: dict[tuple[str, str], Scaling], path: str) -> None:
         ax.set(xscale="log", title=f"{name}, {kind}", xlabel="lr", ylabel="held-out loss")
         ax.set_yscale("log")
         ax.set_ylim(0.8 * least, min(3.0, ax.get_ylim()[1]))
+        ax.xaxis.set_minor_formatter("")
+        ax.yaxis.set_minor_formatter("")
         ax.legend(title="width", fontsize=7, title_fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=80)

@@ -129,8 +129,8 @@ class Transfer(BenchBase):
             def losses_at(lr: float) -> list[float]:
                 return [_loss(task, chosen.replace(lr=lr), length) for task, chosen in models]
 
-            found = laws.search(losses_at, models[0][1].lr if first is None else first)
-        return replace(found, size=dict(size))
+            rates = laws.search(losses_at, models[0][1].lr if first is None else first)
+        return replace(rates, size=dict(size))
 
     @contextmanager
     def _models(
@@ -153,13 +153,13 @@ class Transfer(BenchBase):
         """Raise SettingsError where no function makes the model of a width."""
         if WIDTH not in self._parameters:
             parameters = ", ".join(self._parameters) or "none"
-            given = (
+            reason = (
                 f"{self._recipe.name} has no such parameter ({parameters})"
                 if self._recipe.build is not None
                 else "the bench was given a model that is already made"
             )
             raise SettingsError(
-                f"{method}(widths=…) needs a function that makes the model of a width, and {given}:"
+                f"{method}(widths=…) needs a function that makes the model of a width, and {reason}:"
                 " wb.Workbench(lambda width=64: …, …)."
             )
 

@@ -115,8 +115,8 @@ class Build:
                     rng.seed(seed)
                 result = self.function(**kept(values))  # it may change what it gets
                 if isinstance(self.function, MuP):
-                    made = result["model"] if isinstance(result, dict) else result
-                    check_model(self.function, kept(values), made)
+                    model = result["model"] if isinstance(result, Mapping) else result
+                    check_model(self.function, kept(values), model)
             except TaskError:
                 raise
             except Exception as error:

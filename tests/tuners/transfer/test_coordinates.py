@@ -62,7 +62,9 @@ def test_layers_that_grow_with_the_width_are_named_and_muP_has_none(tmp_path: Pa
     assert not standard.ok
     assert "grows as width^" in standard.off["5"]
     assert "5" in repr(standard)
-    scaled = bench(tmp_path, wb.mup(build, base_width=16)).coordinate_check([16, 64, 256], updates=3)
+    scaled = bench(tmp_path, wb.mup(build, base_width=16)).coordinate_check(
+        [16, 64, 256], updates=3
+    )
     assert scaled.ok, scaled
     assert "transfers" in repr(scaled)
 

@@ -155,8 +155,8 @@ def slice_call(
         arguments["model"] = _built(function, site.build)
         if site.build.rated:
             rates = _called(f"{_callee(function)}.rates", site.build)
-            given = arguments.get("groups", "None")
-            arguments["groups"] = rates if given == "None" else f"[{given}, {rates}]"
+            rules = arguments.get("groups", "None")
+            arguments["groups"] = rates if rules == "None" else f"[{rules}, {rates}]"
     if secrets.module == "os" and secrets.read:
         writer.imports.append(Import("os"))
     blocks = tuple(replace(block, text=hide_in_comments(block.text)) for block in writer.blocks)

@@ -87,8 +87,8 @@ class MuP:
 
     def __call__(self, **values: Any) -> Any:
         """Make the model of this width, and scale its initial weights."""
-        made = self.build(**values)
-        model = made["model"] if isinstance(made, Mapping) else made
+        returned = self.build(**values)
+        model = returned["model"] if isinstance(returned, Mapping) else returned
         named = dict(model.named_parameters(remove_duplicate=False))
         tied: set[int] = set()
         scalings, ratio = self.scalings(**values), self.width(values) / self.base_width
@@ -99,7 +99,7 @@ class MuP:
                     with torch.no_grad():
                         parameter.mul_(factor)
             tied.add(id(parameter))
-        return made
+        return returned
 
     def rates(self, **values: Any) -> MuPRates:
         """The rule for `groups=` with the rates of the model that these values make. A bench whose
@@ -144,13 +144,13 @@ class MuP:
     def made(self, width: int, others: Mapping[str, Any]) -> nn.Module:
         """The function's model of this width."""
         try:
-            made = self.build(**others, width=width)
+            returned = self.build(**others, width=width)
         except Exception as error:
             error.add_note(
                 f"wb.mup called {self.__name__}(width={width}), to see which dimensions scale."
             )
             raise
-        model: nn.Module = made["model"] if isinstance(made, Mapping) else made
+        model: nn.Module = returned["model"] if isinstance(returned, Mapping) else returned
         return model
 
     def _kind(
@@ -158,7 +158,7 @@ class MuP:
     ) -> str:
         """The kind of a parameter, by the dimensions that differ in the two models."""
         sizes = zip(*shapes, strict=True)
-        scaled = [place for place, (narrow, wide) in enumerate(sizes) if narrow != wide]
+        scaled = [dimension for dimension, (narrow, wide) in enumerate(sizes) if narrow != wide]
         if not scaled:
             return "fixed"
         if len(scaled) > 1:

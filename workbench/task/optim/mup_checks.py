@@ -74,10 +74,10 @@ def check_models(factory: MuP, values: Mapping[str, Any]) -> None:
                 " scale."
             )
     kinds = {name: scaling.kind for name, scaling in factory.scalings(**values).items()}
-    for part in factory.outputs:
-        if not any(is_in(name, part) for name in kinds):
+    for output in factory.outputs:
+        if not any(is_in(name, output) for name in kinds):
             raise TaskError(
-                f"wb.mup: outputs={shown(part)} is no part of the model, which has"
+                f"wb.mup: outputs={shown(output)} is no part of the model, which has"
                 f" {', '.join(name for name, _ in narrow.named_children())}."
             )
     _refuse_tied(narrow, kinds)
@@ -108,12 +108,12 @@ def _check_shapes(
         )
     for name, shape in shapes.items():
         other = named[name]
-        for place, (narrow, wide) in enumerate(zip(shape, other, strict=False)):
+        for dimension, (narrow, wide) in enumerate(zip(shape, other, strict=False)):
             fits = narrow == wide or abs(wide / narrow * base / width - 1) <= _TOLERANCE
             if len(shape) != len(other) or not fits:
                 raise TaskError(
                     f"wb.mup: {name} is {list(shape)} at width={base} and {list(other)} at"
-                    f" width={width}. Dimension {place} is neither the same nor"
+                    f" width={width}. Dimension {dimension} is neither the same nor"
                     f" {round(narrow * width / base)}: let all sizes that change be in proportion"
                     " to the width."
                 )
