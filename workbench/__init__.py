@@ -33,6 +33,7 @@ if _typing.TYPE_CHECKING:
     from workbench.task.optim.group_rules import freeze as freeze
     from workbench.task.optim.group_rules import group as group
     from workbench.task.optim.group_rules import layer_decay as layer_decay
+    from workbench.task.optim.mup import mup as mup
     from workbench.task.protocol import Schedule as Schedule
     from workbench.task.protocol import Task as Task
     from workbench.tuners.batch_size.batch_size_finder import BatchSizes as BatchSizes
@@ -58,6 +59,7 @@ _HOMES = {
     "freeze": "workbench.task.optim.group_rules",
     "group": "workbench.task.optim.group_rules",
     "layer_decay": "workbench.task.optim.group_rules",
+    "mup": "workbench.task.optim.mup",
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
     "TaskError": "workbench.task.errors",
@@ -90,6 +92,7 @@ __all__ = [
     "label_smoothing",
     "layer_decay",
     "mixup",
+    "mup",
     "one_of",
     "over_epoch",
     "rerun",

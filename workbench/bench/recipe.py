@@ -26,7 +26,9 @@ from workbench.task import ranks, rng
 from workbench.task.build import Build, equal
 from workbench.task.errors import TaskError
 from workbench.task.factory import set_averaging, task_of
+from workbench.task.lightning import overrides
 from workbench.task.lightning.callbacks.translate import with_hooks
+from workbench.task.optim.mup import MuP
 from workbench.task.protocol import Task
 from workbench.trackers.listener import TrackerListener
 from workbench.values import holds_text, is_held, is_plain, shown, value_text
@@ -158,7 +160,8 @@ class Recipe:
                     " let the function make it from a name or a number."
                 )
         texts = {name: repr(value) for name, value in chosen.items()}
-        return BuildCall(texts, returns_model=self.returns_model)
+        rated = isinstance(self.build.function, MuP)
+        return BuildCall(texts, returns_model=self.returns_model, rated=rated)
 
     def prepare(
         self, values: Mapping[str, Any], seed: int, settings: Mapping[str, Any]
@@ -209,4 +212,16 @@ class Recipe:
                 raise TaskError(
                     f"{name}= is given to the bench, and {call} returned one too: leave one out."
                 )
-        return {**self.objects, **returned}
+        arguments = {**self.objects, **returned}
+        if isinstance(self.build.function, MuP):
+            model = returned["model"]
+            if isinstance(model, Task) or overrides.is_lightning_like(model):
+                raise TaskError(
+                    f"wb.mup scales the rates of an optimizer that the bench makes, and"
+                    f" {type(model).__name__} makes its own: let {self.build.name} return the"
+                    " network alone, and give the bench loss=…."
+                )
+            given = arguments["groups"]
+            rates = self.build.function.rates(**values)
+            arguments["groups"] = [*([] if given is None else [given]), rates]
+        return arguments

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 from workbench.bench.arguments import settings_named
-from workbench.bench.base import BenchBase
+from workbench.bench.transfer import Transfer
 from workbench.events import Event
 from workbench.launch.assignments import (
     FindLRAssignment,
@@ -37,7 +37,7 @@ TUNED = ("num_workers", "batch_size", "lr", "clip_val")
 """The searches of `tune()`, in their order."""
 
 
-class Searches(BenchBase):
+class Searches(Transfer):
     """The searches of a bench. None changes a setting, except for `tune(apply=True)`."""
 
     @lists_keywords(OtherKwargs)

@@ -14,6 +14,8 @@ from torch import nn
 from workbench.task import rng
 from workbench.task.errors import TaskError
 from workbench.task.lightning import overrides
+from workbench.task.optim.mup import MuP
+from workbench.task.optim.mup_checks import check_factory, check_model, check_models
 from workbench.values import is_plain, plain, shown
 
 
@@ -36,7 +38,14 @@ class Build:
         such a name, since a call could mean either.
         """
         routine = inspect.isroutine(model) and not overrides.is_lightning_like(model)
-        if not (isinstance(model, type | functools.partial) or routine):
+        if isinstance(model, functools.partial) and isinstance(model.func, MuP):
+            raise TaskError(
+                f"model= is a partial of wb.mup({model.func.__name__}, …), which hides it from the"
+                " bench: bind the values inside, wb.mup(partial(…), …)."
+            )
+        if isinstance(model, MuP):
+            check_factory(model)
+        if not (isinstance(model, type | functools.partial | MuP) or routine):
             return None
         try:
             parameters = inspect.signature(model).parameters.values()
@@ -101,7 +110,15 @@ class Build:
         with rng.preserved():
             rng.seed(seed)
             try:
+                if isinstance(self.function, MuP):
+                    check_models(self.function, kept(values))
+                    rng.seed(seed)
                 result = self.function(**kept(values))  # it may change what it gets
+                if isinstance(self.function, MuP):
+                    model = result["model"] if isinstance(result, Mapping) else result
+                    check_model(self.function, kept(values), model)
+            except TaskError:
+                raise
             except Exception as error:
                 error.add_note(f"The bench called {call} to make the model.")
                 raise

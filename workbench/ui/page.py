@@ -26,6 +26,7 @@ from workbench.runs.folder.files import write_whole
 from workbench.runs.printable import printable
 from workbench.runs.record.stream import joined, recorded
 from workbench.runs.run import Run
+from workbench.runs.tables.brief import RunBrief
 from workbench.runs.tables.render import html_table
 from workbench.runs.tables.report import record_data
 from workbench.settings import setting_text

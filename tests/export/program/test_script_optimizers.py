@@ -92,6 +92,10 @@ CASES = {
         "",
     ),
     "frozen alone": (f"{PAIR}, groups=wb.freeze('body', unfreeze_at_epoch=2)", ""),
+    "muP": (
+        f"{PAIR.replace('model,', 'wb.mup(sized, base_width=4), width=16,')}, groups='no_decay_norm_bias'",
+        "def sized(width=8):\n    return nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 3))\n",
+    ),
     "compile on a model of torch's own class": (
         "small, train=(x, y), loss=F.cross_entropy, max_steps=3, compile='eager'",
         "small = nn.Sequential(nn.Linear(8, 3))\n",

@@ -102,6 +102,8 @@ class BuildCall:
     """The source text of each, by the name of the parameter."""
     returns_model: bool
     """Whether it returns the model alone, and not a dict of the bench's arguments."""
+    rated: bool = False
+    """Whether the function has a rule for the optimizer's groups, too: `wb.mup(…)`."""
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,12 @@ def slice_call(
         texts = [text_of(name, node) for node in containers]
         arguments[name] = (texts[0] if len(texts) == 1 else f"{{**{', **'.join(texts)}}}") + suffix
     if site.build is not None and not headless:
-        arguments["model"] = _built(arguments["model"], site.build)
+        function = arguments["model"]
+        arguments["model"] = _built(function, site.build)
+        if site.build.rated:
+            rates = _called(f"{_callee(function)}.rates", site.build)
+            rules = arguments.get("groups", "None")
+            arguments["groups"] = rates if rules == "None" else f"[{rules}, {rates}]"
     if secrets.module == "os" and secrets.read:
         writer.imports.append(Import("os"))
     blocks = tuple(replace(block, text=hide_in_comments(block.text)) for block in writer.blocks)
@@ -180,11 +185,18 @@ def _built(function: str, build: BuildCall) -> str:
             "model= is a function that returns arguments of the bench beside the model, which a"
             " stand-alone script cannot take apart."
         )
+    return _called(_callee(function), build)
+
+
+def _called(callee: str, build: BuildCall) -> str:
     values = ", ".join(f"{name}={text}" for name, text in build.values.items())
-    callee = function.strip()
-    if not callee.isidentifier():
-        callee = f"({callee})"
     return f"{callee}({values})"
+
+
+def _callee(function: str) -> str:
+    """An expression of a function, as a call has it."""
+    callee = function.strip()
+    return callee if callee.isidentifier() else f"({callee})"
 
 
 def given_names(site: CallSite) -> frozenset[str]:

@@ -12,19 +12,27 @@ from torch.optim import Optimizer
 
 from workbench.task.errors import TaskError
 from workbench.task.optim.group_rules import Freeze, Group, LayerDecay
-from workbench.task.optim.groups import named_rules
+from workbench.task.optim.groups import all_rules, named_rules
+from workbench.task.optim.mup import MuPRates
 from workbench.task.signature import fits
 from workbench.values import shown
 
-OF_RULES = ("name", "lr_scale")
+OF_RULES = ("name", "lr_scale", "mup")
 """The options of a rule that are none of the optimizer."""
+
+_SCALED = {
+    *("SGD", "ASGD", "SGDScheduleFree", "Muon", "MuonWithAdamW", "Adam", "AdamW", "Adamax"),
+    *("NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "SparseAdam", "Lion", "SOAP"),
+    *("AdamWScheduleFree", "RAdamScheduleFree", "Prodigy"),
+}
+"""The optimizers whose rates `wb.mup` can scale, by the names of their classes."""
 
 
 def checked_rules(groups: Any) -> tuple[Any, ...]:
     """The rules in `groups=`; raises TaskError for what is none."""
     if groups is None:
         return ()
-    rules = tuple(groups) if isinstance(groups, list | tuple) else (groups,)
+    rules = tuple(all_rules(groups))
     for number, rule in enumerate(rules):
         text = f"groups={shown(groups)}"
         if isinstance(rule, str) and rule not in named_rules():
@@ -54,6 +62,8 @@ def rule_text(rule: Any) -> str:
     """A rule as a person writes it, for records: "group('head', lr_scale=10)"."""
     if isinstance(rule, str):
         return rule
+    if isinstance(rule, MuPRates):
+        return f"mup at {rule.ratio:g} times the base width"
     if isinstance(rule, LayerDecay):
         layers = "" if rule.layers is None else f", layers={shown(list(rule.layers))}"
         return f"layer_decay({rule.factor}{layers})"
@@ -256,6 +266,12 @@ def check_options(
     `options_by_rule`.
     """
     kind = type(optimizer).__name__
+    by_width = any("mup" in values for _, options in said for values in options.values())
+    if by_width and not _SCALED & {base.__name__ for base in type(optimizer).__mro__}:
+        raise TaskError(
+            f"wb.mup does not know how large the updates of {kind} are, and so not how its rates"
+            f" scale with the width: take one of {', '.join(sorted(_SCALED))}."
+        )
     known = {*optimizer.defaults, *inspect.signature(type(optimizer)).parameters, *OF_RULES}
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for text, options in said:

@@ -23,12 +23,19 @@ def named_rules() -> dict[str, Callable[..., Any]]:
     return {"no_decay_norm_bias": no_decay_norm_bias}
 
 
+def all_rules(rules: Any) -> list[Any]:
+    """The rules in a rule, or in lists of them."""
+    if not isinstance(rules, list | tuple):
+        return [rules]
+    return [rule for inner in rules for rule in all_rules(inner)]
+
+
 def options_by_name(rules: Any, named: Mapping[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
     """The options of each parameter by its name: scales of the rate multiply, names are joined, and
     of other options the last rule's counts.
     """
     by_name: dict[str, dict[str, Any]] = {}
-    for rule in rules if isinstance(rules, list | tuple) else [rules]:
+    for rule in all_rules(rules):
         matches = named_rules()[rule] if isinstance(rule, str) else rule
         for name, options in matches(named).items():
             merged = by_name.setdefault(name, {})
@@ -65,8 +72,8 @@ def by_rules(
             groups[key]["params"].append(parameter)
             if "weight_decay" in options:
                 groups[key]["own_weight_decay"] = True
-    divided = sorted(groups.values(), key=lambda group: group.get("lr_scale", 1.0) != 1.0)
-    if divided and divided[0].get("lr_scale", 1.0) != 1.0:
+    divided = sorted(groups.values(), key=is_scaled)
+    if divided and is_scaled(divided[0]):
         divided.insert(0, {"params": [], "name": "lr"})
     return divided
 
@@ -76,7 +83,7 @@ def freeze_by(rules: Any, named: Mapping[str, torch.Tensor], epoch: int) -> dict
     train in this one. named: all that the optimizer trains.
     """
     trains: dict[str, bool] = {}
-    for rule in rules if isinstance(rules, list | tuple) else [rules]:
+    for rule in all_rules(rules):
         if hasattr(rule, "unfreeze_at_epoch"):
             for name in rule.matched(named):
                 trains[name] = trains.get(name, True) and epoch >= rule.unfreeze_at_epoch
@@ -85,7 +92,41 @@ def freeze_by(rules: Any, named: Mapping[str, torch.Tensor], epoch: int) -> dict
     return {name: named[name] for name, now in trains.items() if not now}
 
 
+def is_scaled(group: Mapping[str, Any]) -> bool:
+    """Whether the rate of a group may differ from the learning rate."""
+    kind, ratio = group.get("mup", ("fixed", 1.0))
+    return bool(group.get("lr_scale", 1.0) != 1.0 or (kind != "fixed" and ratio != 1.0))
+
+
 def scale_rates(optimizer: torch.optim.Optimizer) -> None:
-    """Multiply the rate of each group by its scale, after the optimizer was made."""
+    """Multiply the rate of each group by its scale, after the optimizer was made. Where the scale
+    is that of a width, learning rate x weight decay stays.
+    """
     for group in optimizer.param_groups:
-        group["lr"] = group["lr"] * group.get("lr_scale", 1.0)
+        scale = group.get("lr_scale", 1.0)
+        if "mup" in group:
+            kind, ratio = group["mup"]
+            of_width = ratio ** width_power(kind, optimizer, group)
+            scale = scale * of_width
+            if group.get("weight_decay"):
+                group["weight_decay"] = group["weight_decay"] / of_width
+        group["lr"] = group["lr"] * scale
+
+
+def width_power(kind: str, optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> float:
+    """The power of the width with which muP scales the rate of a kind of parameter.
+
+    An update of SGD is as large as the gradient. Adam and its like take updates of the same size
+    in each element (Yang et al., "Tensor Programs V", table 3). An update of Muon is an orthogonal
+    matrix, times the square root of its larger dimension or of its dimensions' ratio. Its powers
+    keep what a layer's output changes (Yang et al., "A Spectral Condition for Feature Learning",
+    2023).
+    """
+    known = {type_of.__name__ for type_of in type(optimizer).__mro__}
+    if known & {"SGD", "ASGD", "SGDScheduleFree"}:
+        return {"input": 1.0, "vector": 1.0, "output": -1.0}.get(kind, 0.0)
+    if group.get("muon") or "Muon" in known:
+        if group.get("adjust_lr_fn") == "match_rms_adamw":
+            return {"hidden": -0.5, "output": -1.0}.get(kind, 0.0)
+        return {"output": -0.5}.get(kind, 0.0)
+    return {"hidden": -1.0, "output": -1.0}.get(kind, 0.0)
