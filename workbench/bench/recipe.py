@@ -221,7 +221,7 @@ class Recipe:
                     f" {type(model).__name__} makes its own: let {self.build.name} return the"
                     " network alone, and give the bench loss=…."
                 )
-            given = arguments["groups"]
+            groups = arguments["groups"]
             rates = self.build.function.rates(**values)
-            arguments["groups"] = [*([] if given is None else [given]), rates]
+            arguments["groups"] = [*([] if groups is None else [groups]), rates]
         return arguments

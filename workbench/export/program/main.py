@@ -469,24 +469,24 @@ def main(config):
                 scaler.unscale_(optimizer)
             if LEAVES_OUT and not CLOSURE:
                 gradients = [p.grad for p in parameters if p.grad is not None]
-                taken = math.isfinite(loss.item()) and all(
+                applied = math.isfinite(loss.item()) and all(
                     gradient.isfinite().all() for gradient in gradients
                 )
             if SPIKES and LEAVES_OUT:
-                taken = taken and step not in SPIKES
+                applied = applied and step not in SPIKES
             elif SPIKES:
-                taken = step not in SPIKES
+                applied = step not in SPIKES
             if CLIPS and not CLOSURE and CLIP_ALGORITHM == "norm":
-                if not LEAVES_OUT or taken:
+                if not LEAVES_OUT or applied:
                     torch.nn.utils.clip_grad_norm_(parameters, config.gradient_clip_val)
             elif CLIPS and not CLOSURE:
-                if not LEAVES_OUT or taken:
+                if not LEAVES_OUT or applied:
                     torch.nn.utils.clip_grad_value_(parameters, config.gradient_clip_val)
             if PRECISION == "16":
                 scaler.step(optimizer)
                 scale = scaler.get_scale()
                 scaler.update()
-                taken = (
+                applied = (
                     scaler.get_scale() >= scale
                 )  # it shrinks where a gradient overflowed: no step was taken
             elif CLOSURE == "after gradients":
@@ -497,7 +497,7 @@ def main(config):
                 optimizer.step(evaluate)
                 loss = evaluations[0]
             elif LEAVES_OUT or SPIKES:
-                if taken:
+                if applied:
                     optimizer.step()
             else:
                 optimizer.step()
@@ -518,7 +518,7 @@ def main(config):
             step += 1
             if step % 100 == 0:
                 accelerator.print(f"step {step}  loss {loss.item():.4f}")
-            if not (LEAVES_OUT or SPIKES or PRECISION == "16") or taken:
+            if not (LEAVES_OUT or SPIKES or PRECISION == "16") or applied:
                 if COUNTS_TAKEN:
                     taken_steps += 1
                 if SCHEDULE or OWN_SCHEDULER == "step":

@@ -163,7 +163,7 @@ class MuP:
             return "fixed"
         if len(scaled) > 1:
             return "hidden"
-        if any(is_in(name, part) for part in self.outputs):
+        if any(is_in(name, output) for output in self.outputs):
             return "output"
         if len(shapes[0]) == 1:
             return "vector"

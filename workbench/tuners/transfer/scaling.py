@@ -154,7 +154,7 @@ class Scaling(Drawable):
             ]
             places = sorted(size.size[name] for size in measured)
             line = np.geomspace(places[0], 2 * places[-1], 30)
-            law = [self.predict(**{name: float(place)}) for place in line]  # type: ignore[arg-type]
+            law = [self.predict(**{name: float(point)}) for point in line]  # type: ignore[arg-type]
             charts.append(
                 plots.law(
                     name,
