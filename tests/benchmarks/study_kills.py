@@ -80,7 +80,7 @@ def pieces(study: wb.Study) -> list[PieceRecord]:
 def twice(study: wb.Study) -> list[tuple[int, int, int]]:
     """The trial, seed and rung of each piece of which there are more runs than claims."""
     runs = list_runs(study.path.parents[1])
-    places = Counter(place for run in runs if (place := trial_place(run.header)) is not None)
+    places = Counter(place[:4] for run in runs if (place := trial_place(run.header)) is not None)
     return [
         (trial.number, piece.seed, piece.rung)
         for trial in study.record.trials

@@ -77,6 +77,7 @@ class Progress(SimpleNamespace):
             "device": CPU,
             "updates": 6,
             "batches": (3, 2),
+            "optimizations": (),
             "ranks": ProcessGroup(),
         }
         super().__init__(state=state, **{**known, **how})
