@@ -84,7 +84,8 @@ def test_the_list_of_runs_reads_the_ends_of_the_records_alone(
 
     monkeypatch.setattr(Recorded, "stream", whole)
     head, first, second = repr(runs).splitlines()
-    assert head.split()[:5] == ["run", "status", "updates", "time", "loss"]
+    assert head.split()[:4] == ["run", "status", "updates", "time"]
+    assert "loss" in head.split()
     assert first.split()[:3] == ["0001-fit", "finished", "7"]
     assert f"val_loss {gone.metrics['val_loss']:.4g}" in first
     assert second.split()[:3] == ["0002-fit", "deleted", "7"]

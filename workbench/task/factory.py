@@ -219,7 +219,7 @@ def _prepared(
         model if lightning else None,
         list(data.values()),
         callbacks,
-        model.model if isinstance(model, Task) else model,
+        getattr(model, "model", None) if isinstance(model, Task) else model,
     )
     preparation.begin(settings)
     return preparation

@@ -93,6 +93,7 @@ def test_what_differs_is_on_top(page: Canvas, bench: FakeBench, panel: Panel) ->
     bench.set(lr_schedule="cosine", warmup=0.1)
     assert panel.dispatcher.drain(60)
     group(page, "Optimisation").locator("summary").press("Enter")
+    page.settle()
     expect(drawing.locator("svg polyline")).to_be_visible()
     expect(drawing).to_have_text("The learning rate over a run.")
 
