@@ -35,6 +35,9 @@ CALM = {
     "a negative loss": -5 + noise(4000),
     "a loss around zero": np.random.default_rng(2).standard_normal(4000),
     "zeros": np.zeros(4000),
+    "a hinge that is learned": np.concatenate(
+        [np.ones(200), np.where(np.arange(3800) % 11 == 0, 0.02, 0.0)]
+    ),
     "a constant": np.ones(4000),
 }
 

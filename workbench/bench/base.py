@@ -109,7 +109,7 @@ class BenchBase:
         RuntimeError: a job is running, which uses the model.
         """
         self._check_idle("look at its groups")
-        settings = self._settings.replace(compile=False)
+        settings = self._settings.replace(compile=False, on_spike=None)
         with restored_devices(self._task), open_session(self._task, settings) as session:
             return ParamGroups.of(self._task, session.optimizers)
 

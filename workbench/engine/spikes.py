@@ -171,10 +171,13 @@ class Spikes:
         if not math.isfinite(norm):  # the loss scaler, or on_nonfinite, leaves it out
             return False
         goes_back = self.action == "rollback"
-        if goes_back and self._is_due(state.step, task):
+        spikes = self._detector.is_spike(loss, norm, samples)
+        # the forward pass of a spike has spoiled the statistics of BatchNorm: no copy of them then
+        copies = not spikes or self._snapshot is None or not self._snapshot.fits(task)
+        if goes_back and copies and self._is_due(state.step, task):
             self._snapshot = Snapshot.of(state.step, task, opt, average)
             self._since = self._rollbacks = 0
-        if not self._detector.is_spike(loss, norm, samples):
+        if not spikes:
             self._calm += 1
             self._since += 1
             return False

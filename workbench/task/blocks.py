@@ -10,11 +10,12 @@ import torch
 
 def repeated_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
     """The outermost blocks that a model repeats: modules of one class in a list or a sequence,
-    each of which has parts.
+    each of which has parts and is called.
     """
     children = [*module.children()]
     listed = isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential))
     same = len(children) > 1 and len({type(child) for child in children}) == 1
-    if listed and same and any(children[0].children()):
+    called = same and type(children[0]).forward is not torch.nn.Module.forward
+    if listed and called and any(children[0].children()):
         return children
     return [block for child in children for block in repeated_blocks(child)]

@@ -48,6 +48,8 @@ LEARNED = 0.05
 """A loss below this share of the first ones is no spike: the task is learned, and the samples that
 are left to learn stand out.
 """
+_LARGEST = 700.0
+"""The largest number whose sinh is finite, about."""
 SMALLER = 32
 """After this many updates in a row with fewer samples than usual, fewer are usual."""
 
@@ -165,9 +167,10 @@ class SpikeDetector:
             return
         if self._compared <= MEMORY or self._compared % (4 * BLOCK) == 0:
             self._least = np.maximum(_reach(self._differences[:, : self._compared]), LEAST)
-        loss, norm = (np.sinh(self._levels[:, 0] + self._least) * self._scales[:, 0]).tolist()
+        highest = np.minimum(self._levels[:, 0] + self._least, _LARGEST)
+        loss, norm = (np.sinh(highest) * self._scales[:, 0]).tolist()
         self._limits = loss, norm
-        positive = self._start > 0.0 and medians[0, 0] > 0.0
+        positive = self._start > 0.0 and medians[0, 0] >= 0.0
         self._learned = LEARNED * self._start if positive else -math.inf
 
     def state_dict(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from torch import nn
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
+from workbench.task.blocks import repeated_blocks
 from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -102,6 +103,11 @@ class Blocks(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(x)
+
+
+def test_a_list_of_lists_has_no_block_that_is_called():
+    pairs = [nn.ModuleList([nn.Linear(6, 6), nn.Tanh()]) for _ in range(2)]
+    assert repeated_blocks(nn.ModuleList(pairs)) == []
 
 
 def test_blocks_that_repeat_are_compiled_alone(tmp_path):

@@ -29,7 +29,7 @@ def make(root: Path, groups: Any, **settings: Any) -> wb.Workbench:
 
 RULES = [
     wb.freeze("0", unfreeze_at_epoch=2),
-    wb.freeze(lambda name, p: name.startswith(("0", "1")), unfreeze_at_epoch=1),
+    wb.freeze(lambda name, p: p.requires_grad and name[0] in "01", unfreeze_at_epoch=1),
 ]
 
 

@@ -82,14 +82,18 @@ def freeze_by(rules: Any, named: Mapping[str, torch.Tensor], epoch: int) -> dict
     """Let the parameters that rules freeze train from their epochs on; returns those that do not
     train in this one. named: all that the optimizer trains.
     """
-    trains: dict[str, bool] = {}
+    trains = {name: parameter.requires_grad for name, parameter in named.items()}
+    for parameter in named.values():  # a rule may look whether they train
+        parameter.requires_grad_(True)
+    ends: dict[str, int] = {}
     for rule in all_rules(rules):
         if hasattr(rule, "unfreeze_at_epoch"):
             for name in rule.matched(named):
-                trains[name] = trains.get(name, True) and epoch >= rule.unfreeze_at_epoch
+                ends[name] = max(ends.get(name, 0), rule.unfreeze_at_epoch)
+    trains |= {name: epoch >= end for name, end in ends.items()}
     for name, now in trains.items():
         named[name].requires_grad_(now)
-    return {name: named[name] for name, now in trains.items() if not now}
+    return {name: named[name] for name, end in ends.items() if epoch < end}
 
 
 def is_scaled(group: Mapping[str, Any]) -> bool:
