@@ -23,6 +23,7 @@ from workbench.engine.metrics.meter import Meter
 from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.metrics.step_timer import StepTimer
 from workbench.engine.metrics.update_ratio import UpdateRatios
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.optim.optimizers import Optimizers, optimizers_of
 from workbench.engine.optim.total_steps import TotalSteps
 from workbench.engine.optim.weight_averaging import WeightAverage
@@ -465,6 +466,12 @@ class Session:
                     " effect only where that code uses it."
                 )
                 self.notes.append(Message(text, "warning", self.state.step))
+
+    def warms_up(self, opt: OptimizerHandle) -> bool:
+        """Whether the next step of this optimizer takes a share of its rate. A search tries its
+        rates whole.
+        """
+        return opt.steps < opt.warmup and not self.state.searching
 
     def drive(self, handle: Handle) -> None:
         """Let the task, which has manual optimization, step through this handle from now on."""

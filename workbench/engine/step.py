@@ -204,15 +204,11 @@ def clip_and_step(
     if opt.before_step is not None:
         opt.before_step()
     session.timer.mark("workbench")
-    stepped = True
-    if session.precision.scaler is not None:
-        stepped = session.precision.step(opt.optimizer, **opt.step_options)
-    elif session.plan.on_cpu or not nonfinite.can_guard(opt):
-        opt.step(**opt.step_options)
+    if session.warms_up(opt):
+        with opt.warming_up():
+            stepped = _step(session, opt, loss, total)
     else:
-        exact = session.meter.norm_order in nonfinite.EXACT
-        with nonfinite.guarded(opt, loss, total if exact else None, session.replay):
-            opt.step(**opt.step_options)
+        stepped = _step(session, opt, loss, total)
     opt.watch_rate()
     if opt.held is not None:
         opt.check_held_lrs()
@@ -220,6 +216,19 @@ def clip_and_step(
     session.update_hooks.zero_after_step(opt)
     session.timer.mark("optimizer")
     return stepped
+
+
+def _step(session: Session, opt: OptimizerHandle, loss: Tensor, total: Tensor | None) -> bool:
+    """Step with the gradients that exist, whose norm is `total`; False: 16-mixed left it out."""
+    if session.precision.scaler is not None:
+        return session.precision.step(opt.optimizer, **opt.step_options)
+    if session.plan.on_cpu or not nonfinite.can_guard(opt):
+        opt.step(**opt.step_options)
+    else:
+        exact = session.meter.norm_order in nonfinite.EXACT
+        with nonfinite.guarded(opt, loss, total if exact else None, session.replay):
+            opt.step(**opt.step_options)
+    return True
 
 
 def _step_schedules_and_average(session: Session, stepped: Sequence[OptimizerHandle]) -> None:

@@ -296,10 +296,14 @@ class ScriptSpec:
 
     @property
     def built_in(self) -> bool:
-        """Whether the settings ask for a schedule."""
-        return (
-            self.settings.lr_schedule != "constant" or bool(self.settings.warmup)
-        ) and self.planned != 0
+        """Whether the settings ask for a schedule, and the user has none."""
+        asked = self.settings.lr_schedule != "constant" or bool(self.settings.warmup)
+        return asked and self.planned != 0 and not self.schedules
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether the user's own schedule has a warm-up beside it."""
+        return bool(self.settings.warmup and self.schedules) and self.planned != 0
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:

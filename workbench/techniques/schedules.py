@@ -136,7 +136,7 @@ def built_in(optimizer: Optimizer, settings: Settings, updates: int | None) -> L
     shape = settings.lr_schedule
     if updates == 0 or not has_schedule(settings):
         return None
-    warmup = _warmup(settings, updates)
+    warmup = warmup_of(settings, updates)
     if shape in WITHOUT_LENGTH:
         return _lambda(optimizer, Multiplier(shape, warmup, 0, **options(settings)))
     if updates is None:
@@ -190,9 +190,13 @@ def fast_forward(schedule: LRScheduler, update: int) -> None:
     schedule._step_count = update + 1
 
 
-def _warmup(settings: Settings, updates: int | None) -> int:
-    """Return the warm-up in updates; it leaves at least one update of the run."""
+def warmup_of(settings: Settings, updates: int | None) -> int:
+    """Return the warm-up in updates; it leaves at least one update of a run of `updates` updates
+    (None: unknown).
+    """
     asked = settings.warmup
+    if updates == 0:
+        return 0
     if updates is None:
         if isinstance(asked, float) and asked:
             raise _unknown(f"warmup={asked!r}", "a number of updates (warmup=100)")

@@ -56,6 +56,10 @@ def same(b, expected):
     return run
 
 
+def halving(optimizer, updates):
+    return lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+
 def own(params, lr=0.25):
     return SGD(params, lr=lr)
 
@@ -234,7 +238,7 @@ def test_a_fit_moves_between_rates_above_0(tmp_path):
         assert torch.equal(before, plain_net()[0].weight)
 
 
-@pytest.mark.parametrize("schedule", [{}, {"warmup": 2}])
+@pytest.mark.parametrize("schedule", [{}, {"warmup": 2}, {"warmup": 2, "scheduler": halving}])
 def test_a_fit_goes_on_with_the_rate_that_was_in_the_optimizer(schedule, tmp_path):
     options = {"optimizer": by_rates(0.0, 0.2), **schedule}
     with bench(tmp_path / "whole", max_steps=6, **options) as b:

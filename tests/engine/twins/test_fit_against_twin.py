@@ -306,6 +306,43 @@ def test_schedules_step_once_per_update(name, accumulate, tmp_path):
     assert same_weights(model, twin)
 
 
+@pytest.mark.parametrize("name", ["one_cycle", "cosine"])
+def test_a_warm_up_beside_a_schedule(name, tmp_path):
+    """The schedule goes on as without it; each of the first steps takes its share of the rate."""
+    model, data = plain_net(), labelled()
+    twin = twin_of(model)
+    b = wb.Workbench(model, train=data, loss=F.cross_entropy, optimizer=two_groups, scheduler=SCHEDULES[name], root=tmp_path,
+                     accelerator="cpu", batch_size=8, lr=0.05, max_epochs=3, warmup=0.5)  # fmt: skip
+    run = b.fit().result()
+    optimizer, rates, shares = two_groups(twin.parameters(), lr=0.05), [], []
+
+    def take_share(optimizer, args, kwargs):
+        shares.append(min(1.0, (len(shares) + 1) / 10))
+        rates.append([group["lr"] for group in optimizer.param_groups])
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * shares[-1]
+
+    def put_back(optimizer, args, kwargs):
+        for group, rate in zip(optimizer.param_groups, rates[-1], strict=True):
+            group["lr"] = rate
+
+    optimizer.register_step_pre_hook(take_share)
+    optimizer.register_step_post_hook(put_back)
+    expected = loop.fit(
+        twin,
+        loss_of,
+        optimizer,
+        loop.loader_of(data, 8),
+        3,
+        scheduler=SCHEDULES[name](optimizer, 21),
+    )
+    assert same(run.history["lr"], [lr * s for lr, s in zip(expected["lr"], shares, strict=True)])
+    assert same(run.history["loss"], expected["loss"])
+    assert same_weights(model, twin)
+    b.find_lr(num_training=20).result()  # a search tries whole rates
+    assert same_weights(model, twin)
+
+
 def test_parameter_groups_keep_their_ratios(tmp_path):
     model, data = plain_net(), labelled()
     twin = twin_of(model)

@@ -44,7 +44,10 @@ CASES = {
     "bound": (f"{PAIR}, optimizer=functools.partial(torch.optim.SGD, lr=0.25)", OWN),
     "own, not asked": (f"{PAIR}, optimizer=own", OWN),
     "own, set": (f"{PAIR}, optimizer=own, lr=0.05, lr_schedule='cosine'", OWN),
-    "groups, scheduled, set": (f"{PAIR}, optimizer=groups, scheduler=falling, lr=0.3", OWN),
+    "groups, scheduled, set": (
+        f"{PAIR}, optimizer=groups, scheduler=falling, warmup=0.6, lr=0.3",
+        OWN,
+    ),
     "groups": (f"{PAIR}, optimizer=groups", OWN),
     "groups, a rate of SWA's own": (
         f"{PAIR.replace('max_steps=5', 'max_epochs=4')}, optimizer=groups, scheduler=falling, weight_averaging='swa', "

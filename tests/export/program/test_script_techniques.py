@@ -139,7 +139,7 @@ CASES: dict[str, tuple[str, str]] = {
     "restarts, a power": (f"{PAIR}, lr_schedule='cosine_restarts', restarts=1, max_epochs=2", ""),
     "one cycle with a warm-up": (f"{PAIR}, lr_schedule='one_cycle', warmup=1, max_epochs=2", ""),
     "a plateau": (
-        f"{BOTH}, max_epochs=4, lr=0.3, scheduler=plateau, check_val_every_n_epoch=1",
+        f"{BOTH}, max_epochs=4, lr=0.3, scheduler=plateau, warmup=9",
         "def plateau(optimizer, updates):\n"
         "    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.5)\n",
     ),

@@ -158,13 +158,17 @@ def test_schedulers_that_are_refused(scheduler, message):
         made(lambda self, g, d: ([g], [scheduler(g)]))
 
 
-@pytest.mark.parametrize("settings", [{"lr_schedule": "linear"}, {"warmup": 10}])
-def test_a_built_in_schedule_beside_the_objects_own(settings):
-    assert made(lambda self, g, d: g, **settings)
-    with pytest.raises(
-        TaskError, match=r"cannot go with the scheduler of Two.configure_optimizers\(\)"
-    ):
-        made(lambda self, g, d: ([g, d], [step(d)]), **settings)
+def test_a_built_in_schedule_beside_the_objects_own():
+    def scheduled(self, g, d):
+        return [g, d], [step(d)]
+
+    refused = r"cannot go with the scheduler of Two.configure_optimizers\(\)"
+    assert made(lambda self, g, d: g, lr_schedule="linear")
+    with pytest.raises(TaskError, match=rf"lr_schedule='linear' {refused}"):
+        made(scheduled, lr_schedule="linear")
+    assert made(scheduled, warmup=10)[1].schedules
+    with pytest.raises(TaskError, match=rf"warmup=10 {refused}, which the module's own code steps"):
+        task(Two(scheduled, automatic_optimization=False)).configure(Settings(warmup=10), None)
 
 
 @pytest.mark.parametrize("returned", [None, [], [None], {"lr_scheduler": 1}, ([], []), "adam"])

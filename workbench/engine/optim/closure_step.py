@@ -4,6 +4,7 @@ times, SAM also at shifted weights.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,7 +52,8 @@ def step_with_closure(
             closure()
         if opt.held is not None:
             opt.put_held_lrs()
-        opt.optimizer.step(closure, **opt.step_options)  # type: ignore[arg-type]
+        with opt.warming_up() if session.warms_up(opt) else contextlib.nullcontext():
+            opt.optimizer.step(closure, **opt.step_options)  # type: ignore[arg-type]
     except _NothingThere:
         return None, False
     except nonfinite.UpdateSkipped as left_out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ class OptimizerHandle:
         parameters: list[Tensor],
         task: Task,
         weights: WholeWeights,
+        warmup: int = 0,
     ) -> None:
         self.weights = weights
         weights.take_over(made.optimizer)
@@ -82,6 +84,10 @@ class OptimizerHandle:
         """Whether it has parameters that the checkpoint's did not have."""
         self.steps = 0
         """The updates in which it has stepped."""
+        self.warmup = warmup
+        """The length in updates of a warm-up beside the task's own schedules; a built-in schedule
+        has its own.
+        """
         self.rate: float | Tensor = self.base_lr
         """The rate of its latest step; in an update in which it has not stepped, the rate at the
         update's beginning.
@@ -177,6 +183,29 @@ class OptimizerHandle:
         else:
             step(**options)
 
+    @property
+    def share(self) -> float:
+        """The share of its rate with which the next step is taken: below 1 in the warm-up beside
+        the task's own schedules.
+        """
+        return (self.steps + 1) / self.warmup if self.steps < self.warmup else 1.0
+
+    @contextlib.contextmanager
+    def warming_up(self) -> Iterator[None]:
+        """Context manager in which its groups have their shares of the rates. Afterwards they have
+        the rates themselves, which the schedules and the user's code read and change.
+        """
+        share, groups = self.share, self.optimizer.param_groups
+        rates = [_copied(group["lr"]) for group in groups]
+        for group, rate in zip(groups, rates, strict=True):
+            put_lr(group, rate * share)
+        try:
+            yield
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                if group["lr"] == rate * share:  # else the step has set another one
+                    put_lr(group, rate)
+
     def zero_grad(self) -> None:
         """Drop all gradients."""
         if self._own_zero_grad:
@@ -200,11 +229,12 @@ class OptimizerHandle:
         rate = self.optimizer.param_groups[self.leading]["lr"]
         if isinstance(rate, Tensor):
             # it may change in place
-            self.rate = float(rate) if rate.device.type == "cpu" else rate.detach().clone()
-            return
-        if rate != self._expected and not self.rate_set_by_code:
-            self.rate_set_by_code = self._is_set_by_code(rate)
-        self.rate = self._expected = rate
+            rate = float(rate) if rate.device.type == "cpu" else rate.detach().clone()
+        else:
+            if rate != self._expected and not self.rate_set_by_code:
+                self.rate_set_by_code = self._is_set_by_code(rate)
+            self._expected = rate
+        self.rate = rate * self.share if self.steps < self.warmup else rate
 
     def _is_set_by_code(self, rate: float) -> bool:
         if self._expected is None and (self.continued or rate == self.base_lr):

@@ -20,7 +20,7 @@ from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
 from workbench.task.protocol import Optimization, Schedule, Task
-from workbench.techniques.schedules import built_in
+from workbench.techniques.schedules import built_in, warmup_of
 from workbench.techniques.toggling import optimizers_at, toggled, updates_of
 
 _NOTHING_TO_TOGGLE: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -130,10 +130,11 @@ def optimizers_of(
     for index, optimization in enumerate(listed):
         # An optimizer with turns has a schedule that counts its own steps.
         own_updates = None if updates is None else updates_of(frequencies, index, updates)
-        schedule = built_in(optimization.optimizer, settings, own_updates)
-        if schedule is not None:
-            optimization.schedules = (*optimization.schedules, Schedule(schedule))
-        handles.append(OptimizerHandle(index, optimization, parameters, task, weights))
+        warmup = warmup_of(settings, own_updates) if optimization.schedules else 0
+        if not optimization.schedules:
+            schedule = built_in(optimization.optimizer, settings, own_updates)
+            optimization.schedules = () if schedule is None else (Schedule(schedule),)
+        handles.append(OptimizerHandle(index, optimization, parameters, task, weights, warmup))
     if handles[0].made_lr is None:
         handles[0].base_lr = settings.lr
     if len(handles) > 1:

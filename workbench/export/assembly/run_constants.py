@@ -233,7 +233,7 @@ def why_not_resumed(run: ScriptSpec) -> str:
             not schedule.restores for schedule in run.schedules
         ),
         "workers have random numbers of their own": bool(run.settings.num_workers),
-        "a scheduler counts the updates that are not left out": _counts_taken(run),
+        "a schedule counts the updates that are not left out": _counts_taken(run),
         "the model has buffers that its state_dict leaves out": run.unsaved_buffers,
     }
     return next((why for why, holds in reasons.items() if holds), "") or run.state
@@ -295,8 +295,8 @@ def _counted(value: Any, whole: str) -> str:
 
 def takes_updates(run: ScriptSpec) -> bool:
     """Whether a schedule depends on the number of updates."""
-    built_in = run.built_in and needs_length(run.settings)
-    return built_in or bool(run.schedules and run.hooks is None)
+    follows = (run.built_in or run.warms_up) and needs_length(run.settings)
+    return follows or bool(run.schedules and run.hooks is None)
 
 
 def _of_device(run: ScriptSpec) -> dict[str, Any]:
@@ -476,7 +476,7 @@ def _of_update(run: ScriptSpec) -> dict[str, Any]:
 
 def _of_optimizer(run: ScriptSpec) -> dict[str, Any]:
     optimizer, s = run.optimizers[0], run.settings
-    schedule = optimizer.schedules[0] if optimizer.schedules and not run.built_in else None
+    schedule = optimizer.schedules[0] if optimizer.schedules else None
     own = ""
     if schedule is not None:
         own = "check" if schedule.monitor is not None else schedule.interval
@@ -495,7 +495,8 @@ def _of_optimizer(run: ScriptSpec) -> dict[str, Any]:
         "LEADING": optimizer.leading,
         "SCHEDULE": s.lr_schedule if run.built_in else "",
         "DECAY_SHAPE": s.decay_shape,
-        "WARMS_UP": s.warmup != 0,
+        "WARMS_UP": bool(s.warmup) and not run.warms_up,
+        "OWN_WARMS_UP": run.warms_up,
         "WARMUP_IS_FRACTION": isinstance(s.warmup, float),
         "MOMENTUM": optimizer.momentum,
         "OWN_SCHEDULER": own,
@@ -510,7 +511,7 @@ def _of_optimizer(run: ScriptSpec) -> dict[str, Any]:
 def _of_configured(run: ScriptSpec) -> dict[str, Any]:
     """What `configure_optimizers`, or the function that makes the scheduler, returns."""
     optimizer = run.optimizers[0]
-    place = optimizer.schedules[0].place if optimizer.schedules and not run.built_in else ""
+    place = optimizer.schedules[0].place if optimizer.schedules else ""
     if run.hooks is None:
         if place not in ("", '["scheduler"]', "['scheduler']"):
             if place.endswith(".scheduler"):
@@ -539,10 +540,13 @@ def _of_configured(run: ScriptSpec) -> dict[str, Any]:
 
 
 def _counts_taken(run: ScriptSpec) -> bool:
-    """Whether a scheduler of the user's steps after every few updates that are not left out."""
-    schedules = [] if run.built_in else run.optimizers[0].schedules
-    return run.leaves_out and any(
-        schedule.frequency > 1 and schedule.interval == "step" for schedule in schedules[:1]
+    """Whether a schedule of the user's, or its warm-up, counts updates that are not left out."""
+    return run.leaves_out and (
+        run.warms_up
+        or any(
+            schedule.frequency > 1 and schedule.interval == "step"
+            for schedule in run.optimizers[0].schedules[:1]
+        )
     )
 
 

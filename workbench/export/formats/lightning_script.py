@@ -330,6 +330,8 @@ def _arguments(run: ScriptSpec) -> Iterator[str]:
         yield "an optimizer that expects gradients and evaluates the loss again"
     if run.hooks is None and len(run.schedules) > 1:
         yield "several schedulers: return them from a LightningModule's configure_optimizers"
+    if run.hooks is None and run.warms_up:
+        yield "warmup beside a scheduler: let the scheduler warm up, or give lr_schedule"
     if run.reports_weight:
         yield "batches that say how much they count, with accumulate_grad_batches"
     counts_samples = run.val is not None and run.validates and run.weighs(run.val)
@@ -356,7 +358,7 @@ def _properties(run: ScriptSpec, package: str) -> Iterator[str]:
         yield "gradient_clip_val or accumulate_grad_batches with manual optimisation"
     if run.hooks is None:
         return
-    if run.built_in:
+    if run.built_in or run.warms_up:
         yield f"lr_schedule or warmup beside a LightningModule: {_RETURN_IT}"
     if s.weight_decay is not None:
         yield f"weight_decay beside a LightningModule: {_RETURN_IT}"

@@ -246,6 +246,8 @@ SCHEDULE: str = ""
 DECAY_SHAPE: str = "1-sqrt"
 """How "wsd" falls: "linear", "1-sqrt", "cosine"."""
 WARMS_UP: bool = False
+OWN_WARMS_UP: bool = False
+"""Whether a warm-up goes with the user's scheduler."""
 WARMUP_IS_FRACTION: bool = False
 MOMENTUM: bool = True
 """Whether a one-cycle schedule changes the momentum."""

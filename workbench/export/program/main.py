@@ -75,6 +75,7 @@ from workbench.export.program.constants import (
     OVERSHOOTS,
     OWN_SCHEDULER,
     OWN_TIMES,
+    OWN_WARMS_UP,
     PRECISION,
     RANKS,
     RESUMES,
@@ -122,8 +123,11 @@ from workbench.export.program.optimizers import (
     make_schedule,
     parameters_of,
     planned_updates,
+    put_rates,
     set_lr,
     set_weight_decay,
+    take_share,
+    warmup_of,
 )
 from workbench.export.program.update import accumulate, accumulate_in_all
 from workbench.export.program.user import (
@@ -268,6 +272,8 @@ def main(config):
         )
     elif not OWN_SCHEDULER:
         scheduler = None
+    if OWN_WARMS_UP:
+        warmup = warmup_of(config, planned_updates(config, loader) if LENGTH else 0)
     if BATCH == "step" and MADE_LR is not None:
         set_lr(optimizer, scheduler, MADE_LR, config.lr)
     if SCHEDULE_FREE:
@@ -482,6 +488,9 @@ def main(config):
             elif CLIPS and not CLOSURE:
                 if not LEAVES_OUT or applied:
                     torch.nn.utils.clip_grad_value_(parameters, config.gradient_clip_val)
+            if OWN_WARMS_UP:
+                taken = taken_steps if COUNTS_TAKEN else step
+                rates = take_share(optimizer, min(1.0, (taken + 1) / max(warmup, 1)))
             if PRECISION == "16":
                 scaler.step(optimizer)
                 scale = scaler.get_scale()
@@ -509,6 +518,8 @@ def main(config):
                     accelerator,
                     step,
                 )
+            if OWN_WARMS_UP:
+                put_rates(optimizer, rates)
             if FOLLOWS_TRAIN_LOSS and step % LOG_EVERY_N_STEPS == 0:
                 losses.append(
                     loss.item()

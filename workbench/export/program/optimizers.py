@@ -28,10 +28,29 @@ from workbench.export.program.user import loss_function, make_optimizer
 from workbench.task.optim.groups import scale_rates
 
 
+def warmup_of(config, updates):
+    """The length of the warm-up."""
+    return round(config.warmup * updates) if WARMUP_IS_FRACTION else config.warmup
+
+
+def take_share(optimizer, share):
+    """Give each parameter group this share of its rate for a step; returns the rates."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * share
+    return rates
+
+
+def put_rates(optimizer, rates):
+    """Give each parameter group its whole rate again, which the scheduler reads."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
 def make_schedule(optimizer, config, updates):
     """The schedule of the learning rate, by updates."""
     if WARMS_UP:
-        warmup = round(config.warmup * updates) if WARMUP_IS_FRACTION else config.warmup
+        warmup = warmup_of(config, updates)
         if SCHEDULE not in ("constant", "inverse_sqrt") and warmup >= updates:
             raise SystemExit(
                 f"warmup={config.warmup} is not shorter than the {updates} updates of the training."

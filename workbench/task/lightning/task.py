@@ -382,7 +382,8 @@ class LightningTask(Task):
                 # a second call, since the object may keep the optimizers of the last call
                 optimizations = self._optimizations()
         if any(optimization.schedules for optimization in optimizations):
-            refuse_built_in(settings, f"the scheduler of {self._name}.configure_optimizers()")
+            where = f"the scheduler of {self._name}.configure_optimizers()"
+            refuse_built_in(settings, where, manual=self.manual)
         for optimization in optimizations:
             if self._reads_rate is not False:
                 optimization.lr = None  # the object used the job's rate itself

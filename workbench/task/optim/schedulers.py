@@ -220,17 +220,17 @@ def _frequency(value: Any, where: str) -> int:
     return value
 
 
-def refuse_built_in(settings: Settings, where: str) -> None:
-    """Raise TaskError for `lr_schedule` or `warmup` together with the user's own scheduler: both
-    would change the same rate.
+def refuse_built_in(settings: Settings, where: str, *, manual: bool = False) -> None:
+    """Raise TaskError for `lr_schedule` together with the user's own scheduler: both would set the
+    same rate. A `warmup` goes with it, unless the user's code steps it (manual).
     """
-    asked = [
-        f"{name}={getattr(settings, name)!r}"
-        for name, off in (("lr_schedule", "constant"), ("warmup", 0))
-        if getattr(settings, name) != off
-    ]
-    if asked:
+    if settings.lr_schedule != "constant":
         raise TaskError(
-            f"{' and '.join(asked)} cannot go with {where}: both would change the learning rate."
-            " Keep one of them."
+            f"lr_schedule={settings.lr_schedule!r} cannot go with {where}: both would change the"
+            " learning rate. Keep one of them."
+        )
+    if manual and settings.warmup:
+        raise TaskError(
+            f"warmup={settings.warmup!r} cannot go with {where}, which the module's own code steps"
+            " (manual optimization): write the warm-up there."
         )
