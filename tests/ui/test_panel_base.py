@@ -84,9 +84,9 @@ def test_a_job_of_a_bench_that_no_cell_shows_can_be_stopped(tmp_path: Path) -> N
         assert level == "warning"
         assert f"{job.id}, {queued.id}" in text
         fit = new.fit()
-        [(number, offer)] = panel.notice.offers.items()
+        [(number, [offer])] = panel.notice.offers.items()
         assert offer == f"Stop {job.id}, {queued.id}"
-        ask = {"type": "ask", "what": "answer_notice", "number": number}
+        ask = {"type": "ask", "what": "answer_notice", "number": number, "offer": offer}
         panel.canvas._heard(panel.canvas, ask, [])
         assert fit.wait(120)
         assert (job.status, queued.status, fit.status) == ("stopped", "stopped", "finished")

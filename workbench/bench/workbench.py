@@ -99,6 +99,7 @@ from workbench.task.protocol import Task
 from workbench.task.state.of_task import copy_state
 from workbench.task.supervised import MakeOptimizer, Supervised
 from workbench.trackers.listener import tracker_listeners
+from workbench.tuners.learning_rate.rate_change import rate_change
 from workbench.tuners.study.budget import budget_of, checked_count
 from workbench.tuners.study.sampler import refuse_unfit as refuse_unfit_sampler
 from workbench.values import shown, with_values
@@ -237,6 +238,7 @@ class Workbench(TrialBench):
             sys._getframe(1), [name for name, value in objects.items() if value is not None]
         )
         self._sites: dict[str, CallSite] = {}  # of each fit
+        self._rate_text = ""  # what was last said about a rate that was found for other settings
         build = Build.of(model, {*inspect.signature(Workbench).parameters, "start"})
         values, keywords = ({}, keywords) if build is None else build.split(keywords)
         parameters = () if build is None else tuple(build.defaults)
@@ -349,9 +351,7 @@ class Workbench(TrialBench):
         refuse_unfit(self._task, chosen)
         refuse_without_effect(self._task, chosen, {*self._waiting, *overrides})
         self._task.refuse_unused(overrides)
-        work = FitWork(
-            self._task, chosen, self._start, origin, [] if self._sites else self._export_notes()
-        )
+        work = FitWork(self._task, chosen, self._start, origin, self._notes(chosen))
         work.halt = self._halt
         work.watched = tuple(self._watched)
         site = self._site.until(sys._getframe(1), self)
@@ -445,6 +445,16 @@ class Workbench(TrialBench):
         texts += [summary.name, str(summary.parameters), "" if train is None else train.label]
         texts += [json.dumps(summary.build, sort_keys=True)]
         return "\0".join(texts)
+
+    def _notes(self, settings: Settings) -> list[Message]:
+        """What is said before a fit with these settings: about scripts once, and about a rate that
+        was found for others once for each change.
+        """
+        change = rate_change(self.jobs, settings, select_launcher.ranks)
+        text, before = "" if change is None else change.text, self._rate_text
+        self._rate_text = text
+        said = [Message(text, "info")] if text and text != before else []
+        return said if self._sites else [*self._export_notes(), *said]
 
     def _export_notes(self) -> list[Message]:
         """The message, before the first fit, that its runs have no scripts, or none that is

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -29,12 +30,14 @@ from workbench.events import (
     Studied,
 )
 from workbench.launch.code_line import of_folder
+from workbench.launch.select_launcher import ranks
 from workbench.runs import health
 from workbench.runs.record.event_log import RecordGone, newest, now
 from workbench.runs.record.sequence import stream
 from workbench.runs.record.stream import joined
-from workbench.settings import reason
+from workbench.settings import Settings, reason
 from workbench.settings.setting_text import same, setting_text
+from workbench.tuners.learning_rate.rate_change import rate_change
 from workbench.ui import format, static_output, texts
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.requests import CanvasRequests
@@ -68,6 +71,8 @@ class Panel(PanelBase):
         self._run_id = ""
         self._kind = ""
         self._status: Status | None = None
+        self._rate_text = ""
+        """What was last said about a rate that was found for other settings."""
         self._in_run: dict[str, Any] = {}
         """The settings of the running fit; empty while none runs."""
         self._replayed: dict[int, BenchEvent] = {}
@@ -501,7 +506,27 @@ class Panel(PanelBase):
             self.canvas.marker = settings.lr
             self.canvas.clip = settings.gradient_clip_val or 0.0
             self._offer_change()
+            self._offer_rates(settings)
             self._offer_jobs()
+
+    def _offer_rates(self, settings: Settings) -> None:
+        """Say that the rate was found for another batch size or optimizer, once for each change,
+        and offer others.
+        """
+        change = rate_change(self._bench.jobs, settings, ranks)
+        text = "" if change is None else change.text
+        if text == self._rate_text:
+            return
+        self._rate_text = text
+        self.notice.drop(_RATE)
+        if change is None:
+            return
+        actions: dict[str, Callable[[], object]] = {
+            texts.use_rate(format.rate(lr), rule): partial(self._bench.set, lr=lr)
+            for rule, lr in change.rates.items()
+        }
+        actions[texts.FIND_AGAIN] = partial(self._finders.find_lr, 0, False)
+        self.notice.say(text, "info", _RATE, actions)
 
     def _offer_jobs(self) -> None:
         """Show which jobs can be started now, and which wait."""
@@ -551,6 +576,8 @@ class Panel(PanelBase):
         )
 
 
+_RATE = "rate"
+"""The key of the notice that the rate was found for another batch size or optimizer."""
 _WRONG = "invalid"
 """The key of the notice that a job was not started."""
 

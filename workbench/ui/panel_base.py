@@ -82,7 +82,10 @@ class PanelBase:
         names = ", ".join(job.id for job in jobs)
         # The start of the next job removes this notice, since these jobs have ended then.
         self.notice.say(
-            texts.still_goes(names), "warning", about=CLICKED, action=(texts.stop_jobs(names), stop)
+            texts.still_goes(names),
+            "warning",
+            about=CLICKED,
+            actions={texts.stop_jobs(names): stop},
         )
 
     def _hear_controls(self, message: Mapping[str, Any]) -> bool:

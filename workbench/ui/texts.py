@@ -180,6 +180,14 @@ FIND_RECIPE = "Race optimizers, each with a rate and a schedule: held-out batche
 FIND_WEIGHT_DECAY = "Train with four values for 200 updates each: held-out batches decide"
 
 
+FIND_AGAIN = "Find again"
+RULES = {"sqrt": "square root", "linear": "in proportion"}
+
+
+def use_rate(lr: str, rule: str) -> str:
+    return f"Use {lr} ({RULES[rule]})"
+
+
 def keep(samples: str) -> str:
     return f"{KEEP} at {samples}"
 

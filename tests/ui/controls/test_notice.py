@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,13 +52,15 @@ def test_the_button_of_a_notice_acts_as_long_as_the_notice_is_there(
     notice: Notice, sent: dict[str, Any]
 ) -> None:
     done: list[str] = []
-    notice.say("it waits", "warning", about="it", action=("Stop it", lambda: done.append("stop")))
+    actions = {text: partial(done.append, text) for text in ("Stop it", "Wait")}
+    notice.say("it waits", "warning", about="it", actions=actions)
     [line] = sent["notices"]
-    assert (line["text"], line["offer"]) == ("it waits", "Stop it")
-    notice.answer(line["number"] + 1)
+    assert (line["text"], line["offers"]) == ("it waits", ["Stop it", "Wait"])
+    notice.answer(line["number"] + 1, "Wait")
+    notice.answer(line["number"], "Go")
     assert done == []
-    notice.answer(line["number"])
-    assert done == ["stop"]
+    notice.answer(line["number"], "Wait")
+    assert done == ["Wait"]
     notice.clear()
-    notice.answer(line["number"])
-    assert done == ["stop"]
+    notice.answer(line["number"], "Wait")
+    assert done == ["Wait"]

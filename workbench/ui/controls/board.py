@@ -139,8 +139,8 @@ class Board:
                     self._controls.enter(name, value)
             case {"what": "close_notices"}:
                 self._notice.clear()
-            case {"what": "answer_notice", "number": int(number)}:
-                self._notice.answer(number)
+            case {"what": "answer_notice", "number": int(number), "offer": str(offer)}:
+                self._notice.answer(number, offer)
             case _:
                 return False
         return True

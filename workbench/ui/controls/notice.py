@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from workbench.ui import texts
@@ -24,16 +24,13 @@ CLICKED = "clicked"
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One notice. about: the key for `drop`; action: what its button calls; offer: the text of
-    that button, "": it has none.
-    """
+    """One notice. about: the key for `drop`; actions: what its buttons call, by their texts."""
 
     number: int
     level: Level
     text: str
     about: str
-    offer: str = ""
-    action: Callable[[], None] | None = None
+    actions: Mapping[str, Callable[[], object]] = field(default_factory=dict)
 
 
 class Notice:
@@ -54,41 +51,41 @@ class Notice:
             return [(line.level, line.text) for line in self._lines]
 
     @property
-    def offers(self) -> dict[int, str]:
+    def offers(self) -> dict[int, list[str]]:
         """The texts of the buttons of the notices, by the numbers of the notices."""
         with self._lock:
-            return {line.number: line.offer for line in self._lines if line.offer}
+            return {line.number: [*line.actions] for line in self._lines if line.actions}
 
     def say(
         self,
         text: str,
         level: Level = "info",
         about: str = "",
-        action: tuple[str, Callable[[], None]] | None = None,
+        actions: Mapping[str, Callable[[], object]] | None = None,
     ) -> None:
         """Show one notice; the same one twice in a row is shown once.
 
-        about: the key for `drop`. action: the text of a button, and what a click on it calls.
+        about: the key for `drop`. actions: what a click on each of its buttons calls, by the
+        button's text.
         """
         text = text.strip()[:_LONGEST]
         with self._lock:
             if not text or self.lines[:1] == [(level, text)]:
                 return
-            offer, call = action if action is not None else ("", None)
             self._count += 1
-            self._lines.insert(0, _Line(self._count, level, text, about, offer, call))
+            self._lines.insert(0, _Line(self._count, level, text, about, actions or {}))
             if len(self._lines) > _KEPT:
                 calm = (at for at in range(_KEPT, 0, -1) if self._lines[at].level != "error")
                 del self._lines[next(calm, _KEPT)]
             self._show()
 
-    def answer(self, number: int) -> None:
-        """Do what the button of this notice does, if the notice is still shown."""
+    def answer(self, number: int, offer: str) -> None:
+        """Do what this button of the notice does, if the notice is still shown."""
         with self._lock:
-            chosen = [line.action for line in self._lines if line.number == number]
-        for action in chosen:
-            if action is not None:
-                action()
+            shown = [line.actions for line in self._lines if line.number == number]
+        for actions in shown:
+            if offer in actions:
+                actions[offer]()
 
     def error(self, error: BaseException, doing: str = "", about: str = "") -> None:
         """Show an error as a sentence."""
@@ -126,7 +123,7 @@ class Notice:
                     "number": line.number,
                     "level": line.level,
                     "text": cut(line.text, _BYTES),
-                    "offer": cut(line.offer, _BYTES // 4),
+                    "offers": [cut(offer, _BYTES // 4) for offer in line.actions],
                 }
                 for line in self._lines
             ],

@@ -38,12 +38,12 @@ export class Notices {
     if (held && !this.root.hidden && focusIn(this.root) === null) this.close.focus();
   }
 
-  private line({ number, level, text, offer }: NoticeLine): HTMLElement {
+  private line({ number, level, text, offers }: NoticeLine): HTMLElement {
     const line = el("div", CLASSES[level], "", { role: level === "error" ? "alert" : "status" });
     line.append(el("span", "", text));
-    if (offer) {
+    for (const offer of offers) {
       const button = el("button", "wb-button", offer, { type: "button" });
-      button.addEventListener("click", () => this.store.request("answer_notice", { number }));
+      button.addEventListener("click", () => this.store.request("answer_notice", { number, offer }));
       line.append(button);
     }
     return line;

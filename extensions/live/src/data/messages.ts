@@ -270,8 +270,8 @@ export interface NoticeLine {
   number: number;
   level: "info" | "warning" | "error";
   text: string;
-  /** The text of its button; "": it has none. */
-  offer: string;
+  /** The texts of its buttons. */
+  offers: string[];
 }
 
 /** What a study is, and how it stands: workbench/ui/canvas/study/described.py. */

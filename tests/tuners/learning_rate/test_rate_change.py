@@ -1,0 +1,94 @@
+"""After a change of the batch size or the optimizer, the rate that a search found is offered anew."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch.nn.functional as F
+
+import workbench as wb
+from tests.engine.problems import labelled, plain_net
+from workbench.events import CurveEnded, Message, RunStarted
+from workbench.settings import Settings
+from workbench.tuners.learning_rate.rate_change import rate_change
+from workbench.ui.panel import Panel
+
+FOUND = Settings(lr=0.01, batch_size=32, optimizer="adamw")
+
+
+def sweep(suggestion=0.0100249, settings=FOUND, **request):
+    start = RunStarted("0001-find_lr", "find_lr", {}, "cpu", request=request)
+    return SimpleNamespace(
+        kind="find_lr", settings=settings, events=[start, CurveEnded("", (), suggestion)]
+    )
+
+
+def change(*sweeps, ranks=lambda settings: 1, **values):
+    return rate_change(sweeps or [sweep()], FOUND.replace(**values), ranks)
+
+
+def test_more_samples_in_an_update():
+    assert change(batch_size=128).rates == {"sqrt": 0.02, "linear": 0.04}
+    assert change(batch_size=8).rates == {"sqrt": 0.005, "linear": 0.0025}
+    assert change(accumulate_grad_batches=4).rates == change(batch_size=128).rates
+    two = change(devices=2, ranks=lambda settings: 2 if settings.devices == 2 else 1)
+    assert two.rates == {"sqrt": 0.0141, "linear": 0.02}
+    assert change(batch_size=128).text == (
+        "lr=0.01 was found with 32 samples in an update, and now there are 128. By the square root it becomes 0.02,"
+        " and in proportion 0.04: bench.find_lr() measures it."
+    )
+
+
+def test_another_optimizer_has_no_rule():
+    told = change(optimizer="sgd", batch_size=128)
+    assert told.rates == {}
+    assert told.text.startswith("lr=0.01 was found for adamw, and now sgd trains.")
+    assert "the bench's own optimizer" in change(optimizer=None).text
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "values"),
+    [
+        ([sweep()], {}),
+        ([sweep()], {"batch_size": 16, "accumulate_grad_batches": 2}),
+        ([sweep()], {"batch_size": 64, "lr": 0.02}),  # another rate than the one found
+        ([sweep(None)], {"batch_size": 64}),
+        ([sweep(optimizer=1)], {"batch_size": 64}),
+        ([sweep(group="head")], {"batch_size": 64}),
+        ([sweep(), sweep(settings=FOUND.replace(batch_size=64))], {"batch_size": 64}),
+        ([sweep()], {"batch_size": 64, "accumulate_grad_batches": {0: 1, 4: 2}}),
+    ],
+)
+def test_nothing_to_say(sweeps, values):
+    assert change(*sweeps, **values) is None
+
+
+def test_a_person_is_told_and_chooses(tmp_path):
+    """The panel offers it at once, with buttons; a fit says it once."""
+    with wb.Workbench(plain_net(), train=labelled(64), loss=F.cross_entropy, optimizer="adamw", root=tmp_path,
+                      accelerator="cpu", batch_size=8, max_steps=1) as bench:  # fmt: skip
+        found = bench.find_lr(num_training=30).result().suggestion
+        panel = Panel(bench)
+
+        def told():
+            assert panel.dispatcher.drain(60)
+            return [text for _, text in panel.notice.lines if "was found with" in text]
+
+        bench.set(lr=found)
+        assert told() == []
+        bench.set(batch_size=32)
+        assert len(told()) == 1
+        runs = [bench.fit().result() for _ in range(2)]
+        said = [[e.text for e in run.events if isinstance(e, Message)] for run in runs]
+        assert [sum("was found with" in text for text in texts) for texts in said] == [1, 0]
+        [(number, offers)] = panel.notice.offers.items()
+        assert [offer.partition(" (")[2] for offer in offers] == [
+            "square root)",
+            "in proportion)",
+            "",
+        ]
+        ask = {"type": "ask", "what": "answer_notice", "number": number, "offer": offers[0]}
+        panel.canvas._heard(panel.canvas, ask, [])
+        assert bench.settings.lr == pytest.approx(2 * found, rel=1e-2)
+        assert told() == []

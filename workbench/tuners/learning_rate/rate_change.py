@@ -1,0 +1,81 @@
+"""Offers a learning rate anew, after the batch size or the optimizer has changed since a search
+found it.
+
+Sources of the rules: Goyal et al., "Accurate, Large Minibatch SGD" (2017) for the linear one;
+Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014) for the square
+root. `docs/measurements.md` has what each costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.events import CurveEnded, RunStarted
+from workbench.settings import Settings, SettingsError
+from workbench.settings.setting_text import same, short
+from workbench.tuners.batch_size.effective_batch import effective_batch, rescaled
+from workbench.units import rate, three_digits
+
+_RULES = ("sqrt", "linear")
+_NEAR = 0.01
+"""The relative difference up to which a rate is the one found: a typed one has fewer digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateChange:
+    """Why a rate that was found may be wrong now, and what could take its place."""
+
+    text: str
+    """A sentence on what has changed, and one on the choices."""
+    rates: dict[str, float]
+    """The rates by rule ("sqrt", "linear"); empty where no rule knows: the optimizer changed."""
+
+
+def rate_change(
+    jobs: Iterable[Any], now: Settings, ranks: Callable[[Settings], int]
+) -> RateChange | None:
+    """What to say about the rate of these settings, which one of these searches found; None:
+    nothing has changed since, or no search found it.
+
+    ranks: the number of processes that train together; it may raise SettingsError.
+    """
+    found = [job.settings for job in jobs if job.kind == "find_lr" and _found(job, now.lr)]
+    if not found:
+        return None
+    then, lr = found[-1], rate(now.lr)
+    if not same(then.optimizer, now.optimizer):
+        names = [
+            "the bench's own optimizer" if value is None else short("optimizer", value)
+            for value in (then.optimizer, now.optimizer)
+        ]
+        text = (
+            f"lr={lr} was found for {names[0]}, and now {names[1]} trains. No rule gives its rate:"
+            " bench.find_lr() measures it."
+        )
+        return RateChange(text, {})
+    try:
+        before, after = (effective_batch(settings, ranks(settings)) for settings in (then, now))
+    except SettingsError:  # it changes during the fit
+        return None
+    if before == after:
+        return None
+    rates = {rule: three_digits(rescaled(now.lr, rule, after / before)) for rule in _RULES}
+    text = (
+        f"lr={lr} was found with {before} samples in an update, and now there are {after}. By the"
+        f" square root it becomes {rate(rates['sqrt'])}, and in proportion {rate(rates['linear'])}:"
+        " bench.find_lr() measures it."
+    )
+    return RateChange(text, rates)
+
+
+def _found(job: Any, lr: float) -> bool:
+    """Whether this search recommends this rate for all parameters."""
+    asked = [event.request for event in job.events if isinstance(event, RunStarted)]
+    of_a_part = any(request.get("optimizer") or request.get("group") for request in asked)
+    suggested = [event.suggestion for event in job.events if isinstance(event, CurveEnded)]
+    if of_a_part or not suggested or suggested[-1] is None:
+        return False
+    return math.isclose(suggested[-1], lr, rel_tol=_NEAR)
