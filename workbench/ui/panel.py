@@ -171,6 +171,7 @@ class Panel(PanelBase):
             self.history.look()
             self.canvas.wake()
         self._catch_up()
+        self._offer_rates(bench.settings)
         self._stay = bench.on_close(self.close)
         self._opened()
 
