@@ -26,7 +26,7 @@ class SettingsError(UserError):
     """Raised for a setting that does not exist, or a value that it cannot take."""
 
 
-def _plain(value: object) -> object:
+def plain_number(value: Any) -> Any:
     """Return NumPy's numbers as Python's own: a record stores them so, too."""
     if isinstance(value, bool):
         return value
@@ -214,7 +214,7 @@ Duration = Annotated[str, BeforeValidator(_duration)]
 
 
 def _interval(value: object) -> object:
-    value = _plain(value)
+    value = plain_number(value)
     if isinstance(value, (str, timedelta, dict)):
         duration = _duration(value)
         if not timedelta(seconds=seconds(str(duration))):
@@ -242,7 +242,7 @@ time.
 
 
 def _every(value: object) -> object:
-    value = _plain(value)
+    value = plain_number(value)
     if isinstance(value, (str, timedelta, dict)):
         return _interval(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -257,7 +257,7 @@ Every = Annotated[int | str, BeforeValidator(_every)]
 
 
 def _batches(value: object) -> object:
-    value = _plain(value)
+    value = plain_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(
             "should be a number of batches (an int) or a fraction of them (a float up to 1.0)"
@@ -276,7 +276,7 @@ Batches = Annotated[int | float, BeforeValidator(_batches)]
 
 
 def _by_epoch(value: object) -> object:
-    value = _plain(value)
+    value = plain_number(value)
     if isinstance(value, bool) or not isinstance(value, int | dict):
         raise ValueError("should be a number of batches (an int), or {epoch: batches}")
     if isinstance(value, int):
@@ -289,7 +289,7 @@ def _by_epoch(value: object) -> object:
 
 
 def _key(key: object, what: str = "the key ") -> int:
-    key = _plain(key)
+    key = plain_number(key)
     # JSON has no other keys than strings
     number = int(key) if isinstance(key, str) and key.isdecimal() else key
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
@@ -298,7 +298,7 @@ def _key(key: object, what: str = "the key ") -> int:
 
 
 def _size(key: object, size: object) -> int:
-    size = _plain(size)
+    size = plain_number(size)
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(
             f"the value at key {key!r} is {size!r}, and should be a number of batches of at least 1"
@@ -313,7 +313,7 @@ it is 1.
 
 
 def _epochs(value: object) -> object:
-    value = _plain(value)
+    value = plain_number(value)
     if isinstance(value, int) and not isinstance(value, bool):
         value = (value,)
     if not isinstance(value, (list, tuple, set, frozenset)):
@@ -326,7 +326,7 @@ Epochs = Annotated[tuple[int, ...], BeforeValidator(_epochs)]
 
 
 def _unlimited(value: object) -> object:
-    value = _plain(value)
+    value = plain_number(value)
     # Lightning's word for "no limit"
     return None if value == -1 and not isinstance(value, bool) else value
 
@@ -351,7 +351,7 @@ _TRUE_16 = (
 
 
 def _precision(value: object) -> object:
-    value = _plain(value)
+    value = plain_number(value)
     if isinstance(value, bool):
         raise ValueError("should be '32-true', '16-mixed', 'bf16-mixed' or '64-true'")
     word = str(value) if isinstance(value, int) else value
@@ -375,7 +375,7 @@ Precision = Annotated[
 
 
 def _warmup(value: object) -> object:
-    value = _plain(value)
+    value = plain_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(
             "should be a number of updates (an int) or a fraction of the run (a float below 1.0)"
@@ -394,7 +394,7 @@ Warmup = Annotated[int | float, BeforeValidator(_warmup)]
 
 
 def _swa_start(value: object) -> object:
-    value = _plain(value)
+    value = plain_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(
             "should be an epoch (an int, from 0) or a fraction of max_epochs (a float)"
@@ -519,7 +519,7 @@ EarlyStopping(monitor=name).
 
 
 def _devices(value: object) -> object:
-    value = _plain(value)
+    value = plain_number(value)
     if value == "auto" or (isinstance(value, str) and value.isdecimal()):
         return value if value == "auto" else _devices(int(value))
     # "0,1" are these GPUs, in Lightning
@@ -535,7 +535,7 @@ def _devices(value: object) -> object:
         if value < 1:
             raise ValueError("should be at least 1 device, or 'auto'")
         return value
-    numbers = tuple(_plain(number) for number in value)
+    numbers = tuple(plain_number(number) for number in value)
     if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
         raise ValueError("a list of devices should hold the numbers of GPUs, from 0: [0, 2]")
     return numbers
@@ -590,12 +590,12 @@ def _options(value: object) -> object:
                 f"has {name!r}, which is not the name of an option: give it as in `accelerate"
                 " launch`, without dashes"
             )
-        if not isinstance(_plain(option), str | bool | int | float):
+        if not isinstance(plain_number(option), str | bool | int | float):
             raise ValueError(
                 f"has {name}={option!r}; an option takes a word or a number, or True if it has no "
                 "value"
             )
-    return {name: _plain(option) for name, option in value.items()}
+    return {name: plain_number(option) for name, option in value.items()}
 
 
 LaunchOptions = Annotated[dict[str, str | bool | int | float], BeforeValidator(_options)]

@@ -24,6 +24,12 @@ def loader_of(dataset, batch_size, *, shuffle=True, seed=0, **options):
     )
 
 
+def cross_entropy(model, batch):
+    """The loss of a batch (x, y) of classes."""
+    x, y = batch
+    return torch.nn.functional.cross_entropy(model(x), y)
+
+
 def fit(model, loss_of, optimizer, loader, epochs, *, seed=0, accumulate=1, clip=None, clip_by="norm", p=2.0,
         scheduler=None, max_steps=None, before_update=None, after_epoch=None):  # fmt: skip
     """Train `model` in place; what each update measured, as lists. `before_update(step)` may change anything.

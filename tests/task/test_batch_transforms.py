@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from pathlib import Path
@@ -38,6 +39,9 @@ def make(root: Path, transform: Any, **settings: Any) -> wb.Workbench:
         settings.pop("model"), batch_size=8, max_epochs=2, accelerator="cpu", lr=0.01, root=root,
         batch_transform=transform, **settings,
     )  # fmt: skip
+
+
+LBFGS = functools.partial(torch.optim.LBFGS, max_iter=3)
 
 
 def drawn(alpha: float) -> float:
@@ -77,7 +81,7 @@ def either(model: nn.Module, batch: Any) -> Tensor:
 
 
 CASES: dict[str, tuple[Any, Any]] = {
-    "mixup": (wb.mixup(0.4), functools.partial(mixed_up, 0.4)),
+    "mixup": (wb.mixup(np.float64(0.4)), functools.partial(mixed_up, 0.4)),
     "cutmix": (wb.cutmix(1.0), functools.partial(cut_mixed, 1.0)),
     "one of them": (wb.one_of(wb.mixup(0.4), wb.cutmix(1.0)), either),
     "smoothed": (
@@ -120,6 +124,31 @@ def test_a_run_that_continues_draws_the_same_numbers(tmp_path: Path) -> None:
     )
 
 
+def test_an_optimizer_that_evaluates_again_has_one_mix_for_each_update(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(60, 3))
+    start = copy.deepcopy(model)
+    bench = make(tmp_path, wb.mixup(1.0), model=model, optimizer=LBFGS, dry_run=False)
+    losses = bench.fit(accumulate_grad_batches=2).result().history["loss"]
+    loop.seed_all(0)
+    optimizer, plain = LBFGS(start.parameters(), lr=0.01), []
+    loader = loop.loader_of(torch.utils.data.TensorDataset(*images()), 8)
+    for _ in range(2):
+        for window in loop.list_windows(loader, 2):
+            targets = [wb.mixup(1.0)(batch) for batch in window]
+
+            def evaluate(targets: Any = targets) -> Tensor:
+                optimizer.zero_grad()
+                total = torch.zeros(())
+                for x, target in targets:
+                    loss = target.loss(F.cross_entropy, start(x)) / len(targets)
+                    loss.backward()
+                    total = total + loss.detach()
+                return total
+
+            plain.append(float(optimizer.step(evaluate)))  # type: ignore[arg-type]
+    assert np.allclose(losses, plain, rtol=1e-6, atol=0)
+
+
 def test_mixing_twice_has_the_losses_of_all_partners() -> None:
     x, y = images(5)
     _, target = wb.mixup(0.4)(wb.mixup(0.4)((x, y)))
@@ -140,11 +169,12 @@ def test_batches_by_name_and_losses_of_several_parts(tmp_path: Path) -> None:
             super().__init__()
             self.net = net()
 
-        def forward(self, image: Tensor, number: Tensor) -> Any:
+        def forward(self, image: Tensor, other: Tensor) -> Any:
+            assert torch.allclose(image.mean((1, 2, 3)), other, atol=1e-6), "mixed as the images"
             return self.net(image)
 
     x, y = images()
-    data = {"image": x, "number": torch.arange(len(x)), "y": y}
+    data = {"image": x, "other": x.mean((1, 2, 3)), "y": y}
     run = make(tmp_path, wb.mixup(0.4), model=Named(), train=data, loss=loss).fit().result()
     plain = make(tmp_path, wb.mixup(0.4)).fit().result()
     assert np.array_equal(run.history["loss"], plain.history["loss"])
@@ -158,6 +188,7 @@ def test_batches_by_name_and_losses_of_several_parts(tmp_path: Path) -> None:
         (lambda: wb.cutmix(-1.0), r"cutmix\(alpha=-1.0\)"),
         (lambda: wb.mixup(0.2, p=0), r"mixup\(p=0\)"),
         (lambda: wb.label_smoothing(1.0), r"label_smoothing\(1.0\)"),
+        (lambda: wb.mixup(True), r"mixup\(alpha=True\)"),
         (wb.one_of, "give transforms"),
     ],
 )
@@ -170,6 +201,13 @@ def test_a_number_that_cannot_be_drawn_with_is_named(transform: Any, message: st
     ("transform", "settings", "message"),
     [
         (wb.mixup, {}, "is not called"),
+        (wb.one_of(wb.one_of(wb.cutmix), wb.mixup()), {}, r"wb\.cutmix is not called"),
+        (wb.one_of(wb.one_of(wb.label_smoothing(0.1))), {"loss": nn.NLLLoss()}, "needs loss="),
+        (
+            [wb.one_of(wb.mixup(), wb.label_smoothing(0.1)), wb.label_smoothing(0.2)],
+            {},
+            r"\[0\] has wb.label_smoothing\(0.1\), and .*\[1\] has wb.label_smoothing\(0.2\)",
+        ),
         (3, {}, "is no function of a batch"),
         (lambda x, y: (x, y), {}, "is no function of a batch"),
         (lambda batch: None, {}, "returned None"),
@@ -184,7 +222,12 @@ def test_a_number_that_cannot_be_drawn_with_is_named(transform: Any, message: st
             "the target is float32 of shape",
         ),
         (wb.cutmix(), {"train": (images()[0].flatten(1), images()[1])}, "mixes images"),
-        (wb.mixup(), {"train": (images()[0].long(), images()[1])}, "the inputs are int64"),
+        (wb.mixup(), {"train": (images()[0].long(), images()[1])}, "input number 0 is int64"),
+        (
+            wb.mixup(),
+            {"train": {"image": images()[0], "length": torch.arange(40), "y": images()[1]}},
+            "mixes floating-point numbers, and input 'length' is int64 of shape",
+        ),
         (wb.label_smoothing(0.1), {"loss": nn.NLLLoss()}, "needs loss=F.cross_entropy"),
         (
             wb.label_smoothing(0.1),

@@ -29,7 +29,7 @@ from workbench.launch import select_launcher
 from workbench.launch.cell_context import CellContext
 from workbench.launch.code_line import line
 from workbench.launch.job import AnyJob, Job
-from workbench.launch.job_folder import new_job_folder, run_folder
+from workbench.launch.job_folder import new_job_folder
 from workbench.launch.joined import group, rank_job
 from workbench.launch.joined.rank_job import RankJob
 from workbench.launch.listeners import Listener, Listeners
@@ -210,7 +210,7 @@ class BenchBase:
         """
         if wanted.run is None:
             return
-        values = self._recipe.of_run(run_folder(self.root, wanted.run))
+        values = self._recipe.of_run(wanted.folder(self.root))
         if not self._recipe.has(values):
             raise TaskError(
                 f"start={wanted.text!r}: its model was made with other values than bench.model:"

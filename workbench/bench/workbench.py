@@ -381,7 +381,7 @@ class Workbench(TrialBench):
             since: dict[str, Any] = {}
             for count, sets in recipe.sets:
                 since |= sets if count >= jobs else {}
-            folder = run_folder(self.root, wanted.run)
+            folder = wanted.folder(self.root)
             values = {**recipe.of_run(folder, {*since, *values}), **since, **values}
         elif wanted.text == "continue":
             if not recipe.has({**recipe.built, **values}):

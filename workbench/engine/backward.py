@@ -48,6 +48,8 @@ class WindowBackward:
         """False once a hook has asked to leave out the rest of the epoch."""
         if session.noise_scale is not None:
             session.noise_scale.begin(session.state.records)
+        if opt.needs_closure:
+            session.task.begin_evaluation(again=anew)
 
     def accumulate(self) -> bool:
         """Run all batches but the last; returns whether a step follows. False: every batch was

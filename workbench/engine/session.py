@@ -46,7 +46,7 @@ from workbench.task.state.of_task import kept_state
 from workbench.techniques import limits
 from workbench.techniques.precision import Precision
 from workbench.techniques.tbptt import Piece
-from workbench.units import rate
+from workbench.units import counted, rate
 from workbench.values import first_names
 
 
@@ -525,11 +525,27 @@ class Session:
         self.freeze()
         text = ""
         if self.frozen and not epoch:
-            text = f"{_named([*self.frozen])} are frozen from epoch 0 on."
+            text = f"Frozen from epoch 0 on: {_named([*self.frozen])}."
+            epochs = self._planned_epochs()
+            never = [*self.task.freeze(self.parameters, epochs - 1)] if epochs else []
+            self.freeze()
+            if never:
+                text += (
+                    f" Frozen to the end of this run, which has {counted(epochs, 'epoch')}:"
+                    f" {_named(never)}. Give a smaller unfreeze_at_epoch, or a longer run."
+                )
         elif trains := [name for name in before if name not in self.frozen]:
-            text = f"{_named(trains)} train from epoch {epoch} on."
+            text = f"Training from epoch {epoch} on: {_named(trains)}."
         if text:
             self.notes.append(Message(text, "info", self.state.step))
+
+    def _planned_epochs(self) -> int:
+        """How many epochs the run begins; 0: it is not known."""
+        updates = self.total_steps.planned()
+        each = self.data.updates_in(0)
+        if updates is None or not each or isinstance(self.settings.accumulate_grad_batches, dict):
+            return self.settings.epochs or 0
+        return -(-updates // each)
 
     def close(self) -> None:
         """Free gradients, let frozen parameters train again, and end loader processes."""
@@ -551,7 +567,7 @@ def _named(parameters: Sequence[str]) -> str:
     """Parameters in a message, by the parts of the model that they are in."""
     parts = dict.fromkeys(name.rpartition(".")[0] or name for name in parameters)
     listed = ", ".join([*parts][:4]) + (", …" if len(parts) > 4 else "")
-    return f"{len(parameters)} parameters ({listed})"
+    return f"{counted(len(parameters), 'parameter')} ({listed})"
 
 
 def _trainable(task: Task) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -148,7 +149,9 @@ class Spikes:
                 self._lasts = False
             elif not self._lasts:
                 self._lasts = True
-                self._add(batch[0], event.epoch, loss, norm, _numbers(batch[2]))
+                self._add(
+                    batch[0], event.epoch, loss, norm, _numbers(batch[2]), _are_batches(batch[2])
+                )
 
     # -- decisions, before a step
 
@@ -186,9 +189,10 @@ class Spikes:
         self._replay.restore_buffers()
         back_to = self._go_back(task, opt, average) if goes_back else None
         indices = window.indices if isinstance(window, Window) else ()
-        of_ranks = self._ranks.all_gather_object(_numbers(indices))
-        numbers = tuple(itertools.chain.from_iterable(of_ranks))
-        self._add(state.step, state.epoch, loss, norm, numbers, back_to)
+        of_ranks = self._ranks.all_gather_object((_numbers(indices), _are_batches(indices)))
+        samples = tuple(itertools.chain.from_iterable(numbers for numbers, _ in of_ranks))
+        ready = any(are for _, are in of_ranks)
+        self._add(state.step, state.epoch, loss, norm, samples, ready, back_to)
         if self._rollbacks > ROLLBACKS:
             raise SpikeError(
                 f"on_spike='rollback': the loss spiked at update {state.step}, and training went"
@@ -220,6 +224,7 @@ class Spikes:
         loss: float,
         norm: float,
         samples: tuple[int, ...],
+        ready: bool,
         back_to: int | None = None,
     ) -> None:
         expected, expected_norm = self._detector.expected
@@ -235,6 +240,7 @@ class Spikes:
                 samples[:MOST],
                 self.action,
                 back_to,
+                ready,
             )
         )
 
@@ -282,6 +288,9 @@ def describe(spike: Spiked) -> str:
     shown = ", ".join(map(str, spike.samples[:SHOWN]))
     more = ", …" if len(spike.samples) > SHOWN else ""
     batch = f" Its samples: {shown}{more} (run.spikes has all)." if spike.samples else ""
+    if spike.are_batches:
+        kind = "batch: number" if len(spike.samples) == 1 else "batches: numbers"
+        batch = f" Its {kind} {shown}{more} of the loader."
     done = {"report": "", "skip": " The update was left out."}.get(
         spike.action, f" The weights of update {spike.back_to} are back."
     )
@@ -302,10 +311,21 @@ def _buffers(modules: Sequence[nn.Module]) -> list[Tensor]:
 def _numbers(indices: Sequence[Any]) -> tuple[int, ...]:
     """The indices of a window's batches as numbers; empty: the data have others, or none."""
     numbers: list[int] = []
-    for drawn in indices:
+    for drawn in map(_listed, indices):
         for index in drawn if isinstance(drawn, (list, tuple)) else (drawn,):
             try:
-                numbers.append(int(index.item() if isinstance(index, Tensor) else index))
+                numbers.append(int(index))
             except (TypeError, ValueError):
                 return ()
     return tuple(numbers)
+
+
+def _are_batches(indices: Sequence[Any]) -> bool:
+    """Whether each index stands for a whole batch of a window, which the data have ready."""
+    listed = [*map(_listed, indices)]
+    return bool(listed) and not any(isinstance(drawn, (list, tuple)) for drawn in listed)
+
+
+def _listed(drawn: Any) -> Any:
+    """What a sampler drew for a batch: the list of its indices, or one number."""
+    return drawn.tolist() if isinstance(drawn, Tensor | np.ndarray) else drawn

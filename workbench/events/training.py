@@ -365,11 +365,13 @@ class Spiked:
     """The total norm before clipping; None: it was not measured."""
     expected_norm: float | None = None
     samples: tuple[int, ...] = ()
-    """The indices of its samples in the training data (of ready batches, their numbers); those of
-    rank 0 where several ranks report. Empty: the data have no indices.
+    """The indices of its samples in the training data; those of rank 0 where several ranks report.
+    Empty: the data have no indices.
     """
     action: Literal["report", "skip", "rollback"] = "report"
     back_to: int | None = None
+    are_batches: bool = False
+    """Whether `samples` are the numbers of batches in their loader, which gives ready ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils.hooks import RemovableHandle
 
 from workbench.events import Histogram, LayerHistograms
+from workbench.task.optim.group_rules import is_in
 
 MOST = 32
 """How many layers are measured at a time."""
@@ -58,12 +59,14 @@ class LayerProbe:
         parameters: Mapping[str, Tensor],
         wanted: Sequence[str],
     ) -> None:
-        """parameters: the layers by their names. wanted: names of layers, or of modules for all
-        that are in them; empty: all.
+        """parameters: the layers by their names. wanted: names of layers, of modules for all
+        that are in them, or patterns of names ("*.weight"); empty: all.
         """
         self.wanted = tuple(wanted)
-        chosen = [name for name in parameters if not wanted or _is_in(name, wanted)]
-        self.unknown = [name for name in wanted if not any(_is_in(p, [name]) for p in parameters)]
+        chosen = [
+            name for name in parameters if not wanted or any(is_in(name, part) for part in wanted)
+        ]
+        self.unknown = [part for part in wanted if not any(is_in(p, part) for p in parameters)]
         self.left_out = max(0, len(chosen) - MOST)
         self._weights = {name: parameters[name] for name in chosen[:MOST]}
         self._modules = list(modules)
@@ -148,11 +151,6 @@ class _Pass:
             None if self._dead is None else float(self._dead),
             self.saturated,
         )
-
-
-def _is_in(layer: str, names: Sequence[str]) -> bool:
-    """Whether a layer has one of these names, or is in a module that has."""
-    return any(layer == name or layer.startswith(f"{name}.") for name in names)
 
 
 def _first_tensor(value: Any) -> Tensor | None:

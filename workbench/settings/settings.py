@@ -626,6 +626,12 @@ class Settings(BaseModel):
                 "with preload=True: preload reads the samples once, "
                 "and a new loader may have others. Leave one of them out."
             )
+        warmup, decay = settings.warmup, settings.decay_fraction
+        if settings.lr_schedule == "wsd" and isinstance(warmup, float) and warmup + decay > 1:
+            raise SettingsError(
+                f"warmup={warmup} and decay_fraction={decay} overlap: with lr_schedule='wsd' the"
+                " rate rises, stays and falls, and both are shares of the run. Make one smaller."
+            )
         for stop in settings.early_stopping:
             settings._refuse_no_best(stop)
         return settings

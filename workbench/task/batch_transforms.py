@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workbench.values import plain_number
+
 
 class MixedTarget:
     """The target of a batch whose samples were mixed, or whose labels are smoothed.
@@ -52,18 +54,30 @@ class MixedTarget:
 
 
 @dataclass(frozen=True)
-class MixUp:
-    """What `wb.mixup` returns: a transform of batches."""
+class Mixing:
+    """A transform that mixes the samples of a share `p` of the batches."""
 
     alpha: float
     p: float
 
     def __post_init__(self) -> None:
-        check_mixing("mixup", self.alpha, self.p)
+        check_mixing(type(self).__name__.lower(), self.alpha, self.p)
 
     def __call__(self, batch: Any) -> Any:
         if self.p < 1.0 and float(torch.rand(())) >= self.p:
             return batch
+        return self.mixed(batch)
+
+    def mixed(self, batch: Any) -> Any:
+        """The batch with its samples mixed."""
+        raise NotImplementedError
+
+
+class MixUp(Mixing):
+    """What `wb.mixup` returns: a transform of batches."""
+
+    def mixed(self, batch: Any) -> Any:
+        """Each sample is mixed with the one before it."""
         share = beta(self.alpha)
 
         def mix(values: Tensor) -> Tensor:
@@ -77,27 +91,19 @@ def mixup(alpha: float = 0.2, p: float = 1.0) -> MixUp:
     before it in its batch, and so is its loss.
 
     alpha: the share of a sample is drawn once a batch from Beta(alpha, alpha): 0.1 to 0.4 for
-    images, larger mixes more. p: the share of batches that are mixed. The inputs are floating-point
-    tensors, and the target has classes. The loss is share · loss(output, y) + (1 - share) ·
-    loss(output, y of the partner), for any `loss=` of classes. Source: Zhang et al., "mixup"
-    (2017); the numbers are those of torchvision's `v2.MixUp`.
+    images, larger mixes more. p: the share of batches that are mixed. All tensors among the inputs
+    have floating-point numbers, and the target has classes. The loss is share · loss(output, y) +
+    (1 - share) · loss(output, y of the partner), for any `loss=` of classes. Source: Zhang et al.,
+    "mixup" (2017); the numbers are those of torchvision's `v2.MixUp`.
     """
-    return MixUp(alpha, p)
+    return MixUp(plain_number(alpha), plain_number(p))
 
 
-@dataclass(frozen=True)
-class CutMix:
+class CutMix(Mixing):
     """What `wb.cutmix` returns: a transform of batches."""
 
-    alpha: float
-    p: float
-
-    def __post_init__(self) -> None:
-        check_mixing("cutmix", self.alpha, self.p)
-
-    def __call__(self, batch: Any) -> Any:
-        if self.p < 1.0 and float(torch.rand(())) >= self.p:
-            return batch
+    def mixed(self, batch: Any) -> Any:
+        """A rectangle of each image comes from the one before it."""
         height, width = mixed_inputs("cutmix", batch, dimensions=3)[0].shape[-2:]
         half = 0.5 * math.sqrt(1.0 - beta(self.alpha))
         across, down = int(torch.randint(width, (1,))), int(torch.randint(height, (1,)))
@@ -119,10 +125,10 @@ def cutmix(alpha: float = 1.0, p: float = 1.0) -> CutMix:
     the image before it in its batch, and so does its part of the loss.
 
     alpha: the share that stays is drawn once a batch from Beta(alpha, alpha). p: the share of
-    batches that are mixed. The inputs have shape (N, …, height, width). Source: Yun et al.,
-    "CutMix" (2019); the numbers are those of torchvision's `v2.CutMix`.
+    batches that are mixed. All tensors among the inputs have shape (N, …, height, width).
+    Source: Yun et al., "CutMix" (2019); the numbers are those of torchvision's `v2.CutMix`.
     """
-    return CutMix(alpha, p)
+    return CutMix(plain_number(alpha), plain_number(p))
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ def label_smoothing(epsilon: float = 0.1) -> LabelSmoothing:
     `nn.CrossEntropyLoss`. Source: Szegedy et al., "Rethinking the Inception architecture" (2015);
     the numbers are those of torch's `label_smoothing`.
     """
-    return LabelSmoothing(epsilon)
+    return LabelSmoothing(plain_number(epsilon))
 
 
 @dataclass(frozen=True)
@@ -160,7 +166,7 @@ class OneOf:
     transforms: tuple[Callable[[Any], Any], ...]
 
     def __post_init__(self) -> None:
-        if not self.transforms or not all(map(callable, self.transforms)):
+        if not self.transforms:
             raise ValueError(
                 "wb.one_of(…): give transforms, wb.one_of(wb.mixup(0.2), wb.cutmix(1.0))."
             )
@@ -237,21 +243,26 @@ def with_target(batch: Any, target: Any) -> Any:
 
 
 def mixed_inputs(name: str, batch: Any, dimensions: int) -> list[Tensor]:
-    """The inputs of a batch that can be mixed; raises ValueError where there are none."""
+    """The tensors among the inputs of a batch, which are all mixed; raises ValueError where there
+    are none, or one that cannot be mixed.
+    """
     target_of(name, batch)
     if isinstance(batch, Mapping):
-        inputs = [value for key, value in batch.items() if key != target_key(batch)]
+        inputs = {repr(key): of for key, of in batch.items() if key != target_key(batch)}
     else:
-        inputs = list(batch[:-1])
-    images = [value for value in inputs if is_mixed(value, dimensions)]
-    if not images:
-        kinds = [kind_of(value) for value in inputs if isinstance(value, Tensor)]
+        inputs = {f"number {place}": of for place, of in enumerate(batch[:-1])}
+    tensors = {place: value for place, value in inputs.items() if isinstance(value, Tensor)}
+    kept = [place for place, value in tensors.items() if not is_mixed(value, dimensions)]
+    if kept or not tensors:
         needed = "images (N, …, height, width)" if dimensions > 1 else "floating-point numbers"
+        given = "there is no tensor among the inputs"
+        if kept:
+            given = f"input {kept[0]} is {kind_of(tensors[kept[0]])}"
         raise ValueError(
-            f"batch_transform=wb.{name}(…) mixes {needed}, and the inputs are"
-            f" {', '.join(kinds) if kinds else 'no tensors'}."
+            f"batch_transform=wb.{name}(…) mixes {needed}, and {given}: convert it in a function"
+            " before, or mix in a function of your own."
         )
-    return images
+    return list(tensors.values())
 
 
 def is_mixed(value: Any, dimensions: int) -> bool:

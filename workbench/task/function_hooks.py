@@ -7,6 +7,7 @@ checkpoint stores it, and all ranks call them.
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Mapping
@@ -54,12 +55,23 @@ ALWAYS = ("model", "optimizer", "epoch", "step", "metrics")
 """What a function of any hook may take."""
 
 
+_STATE = ("state_dict", "load_state_dict")
+"""The methods of an object whose state a checkpoint stores."""
+
+
+def _holder(function: Any) -> Any:
+    """The object that a function may keep a state in: that of a method, or one that is called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__self__", function)
+
+
 class _Call:
     """Calls one function of the user with those arguments that it names."""
 
     def __init__(self, hook: str, function: Callable[..., Any]) -> None:
         self.hook, self.function = hook, function
-        self.holder: Any = getattr(function, "__self__", function)
+        self.holder = _holder(function)
         """The object whose state a checkpoint stores: that of a method, or one that is called."""
         named = parameters(function) or {}
         self._names: tuple[str, ...] | None = tuple(named)
@@ -114,9 +126,7 @@ class HookFunctions:
         holders = {
             id(call.holder): call.holder
             for call in calls
-            if callable(getattr(call.holder, "state_dict", None))
-            and callable(getattr(call.holder, "load_state_dict", None))
-            and call.holder is not model
+            if callable(getattr(call.holder, _STATE[0], None)) and call.holder is not model
         }
         self._holders = list(holders.values())
         for hook in hooks:
@@ -209,6 +219,14 @@ def _check_function(hook: str, function: Any) -> None:
     offered = (*dict.fromkeys((*ARGUMENTS[hook], *ALWAYS)),)
     if not callable(function) or inspect.isclass(function):
         raise TaskError(f"{text} is no function: give one that takes any of {', '.join(offered)}.")
+    holder = _holder(function)
+    lacking = [name for name in _STATE if not callable(getattr(holder, name, None))]
+    if len(lacking) == 1:
+        (has,) = {*_STATE} - {*lacking}
+        raise TaskError(
+            f"{text}: {type(holder).__name__} has {has}, and no {lacking[0]}: write it, so that a"
+            " fit that continues has its state."
+        )
     named = parameters(function)
     if named is None:
         raise TaskError(f"{text} does not say what it takes: give lambda model: … around it.")

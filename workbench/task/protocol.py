@@ -305,6 +305,11 @@ class Task(abc.ABC):
         """
         self.drawn = samples
 
+    def begin_evaluation(self, *, again: bool) -> None:  # noqa: B027  # most tasks need not know
+        """Note that the batches of an update are evaluated, for an optimizer that may evaluate
+        them several times. again: it is not the first time.
+        """
+
     freezes: bool = False
     """Whether `freeze` freezes parameters in some epoch."""
 

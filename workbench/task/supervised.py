@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -113,6 +113,10 @@ class Supervised(Task):
             )
         self.batch_transforms = checked_transforms(batch_transform, loss)
         """What changes each training batch, one after another."""
+        self._kept_batches: dict[int, Any] | None = None
+        """The changed batches of an update that is evaluated several times, by number; None: each
+        evaluation changes them anew.
+        """
         self._scheduler = scheduler
         self.metrics, self.epoch_metrics = split(checked_metrics(metrics))
         self.one_collection = is_metric_object(metrics)
@@ -170,7 +174,7 @@ class Supervised(Task):
             with super().running(settings, phase):
                 yield
         finally:
-            self._carries = False
+            self._carries, self._kept_batches = False, None
 
     @contextlib.contextmanager
     def checking_steps(self) -> Iterator[None]:
@@ -186,7 +190,7 @@ class Supervised(Task):
     def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
         carries = "hiddens" in extra
         if self.batch_transforms:
-            batch = self._transformed(batch, carries=carries)
+            batch = self._transformed(batch, batch_idx, carries=carries)
         result, _, _, hiddens = self._forward(batch, extra.get("hiddens"), carries=carries)
         if not carries and isinstance(result, Tensor):
             return result
@@ -201,7 +205,14 @@ class Supervised(Task):
             outputs["hiddens"] = hiddens
         return outputs if len(outputs) > 1 else loss
 
-    def _transformed(self, batch: Any, *, carries: bool) -> Any:
+    def begin_evaluation(self, *, again: bool) -> None:
+        if not again:
+            self._kept_batches = {}
+
+    def _transformed(self, batch: Any, batch_idx: int, *, carries: bool) -> Any:
+        kept = self._kept_batches
+        if kept is not None and batch_idx in kept:
+            return kept[batch_idx]
         if carries:
             raise TaskError(
                 "batch_transform= changes a batch as a whole, and truncated_bptt_steps cuts it into"
@@ -214,6 +225,8 @@ class Supervised(Task):
                     f"batch_transform[{number}]={shown(transform)} returned None: it must return"
                     " the batch."
                 )
+        if kept is not None:
+            kept[batch_idx] = batch
         return batch
 
     def validation_step(
@@ -537,19 +550,41 @@ def checked_transforms(given: Any, loss: Any) -> tuple[Callable[[Any], Any], ...
     if given is None:
         return ()
     transforms = tuple(given) if isinstance(given, list | tuple) else (given,)
+    smoothing = ""
     for number, transform in enumerate(transforms):
         text = f"batch_transform[{number}]={shown(transform)}"
-        if transform in (mixup, cutmix, label_smoothing, one_of):
-            raise TaskError(f"{text} is not called: give wb.{transform.__name__}(…).")
-        if not callable(transform) or isinstance(transform, type) or not fits(transform, ()):
-            raise TaskError(
-                f"{text} is no function of a batch: give wb.mixup(0.2), or a function of one batch"
-                " that returns a batch."
-            )
-        for single in transform.transforms if isinstance(transform, OneOf) else (transform,):
-            if isinstance(single, MixUp | CutMix | LabelSmoothing):
-                _check_mixable(text, single, loss)
+        singles = _single(transform)
+        for single in singles:
+            _check_transform(text, single, loss)
+        smooth = next((one for one in singles if isinstance(one, LabelSmoothing)), None)
+        if smooth is not None:
+            called = f"batch_transform[{number}] has wb.label_smoothing({smooth.epsilon:g})"
+            if smoothing:
+                raise TaskError(
+                    f"{smoothing}, and {called}, which would count alone: leave one out."
+                )
+            smoothing = called
     return transforms
+
+
+def _single(transform: Any) -> Sequence[Any]:
+    """The transform, or all those of which `wb.one_of` draws one."""
+    if not isinstance(transform, OneOf):
+        return [transform]
+    return [single for inner in transform.transforms for single in _single(inner)]
+
+
+def _check_transform(text: str, transform: Any, loss: Any) -> None:
+    if transform in (mixup, cutmix, label_smoothing, one_of):
+        name = transform.__name__
+        raise TaskError(f"{text}: wb.{name} is not called: give wb.{name}(…).")
+    if not callable(transform) or isinstance(transform, type) or not fits(transform, ()):
+        raise TaskError(
+            f"{text}: {shown(transform)} is no function of a batch: give wb.mixup(0.2), or a"
+            " function of one batch that returns a batch."
+        )
+    if isinstance(transform, MixUp | CutMix | LabelSmoothing):
+        _check_mixable(text, transform, loss)
 
 
 def _check_mixable(text: str, transform: MixUp | CutMix | LabelSmoothing, loss: Any) -> None:

@@ -27,6 +27,10 @@ def make(root: Path, groups: Any, **settings: Any) -> wb.Workbench:
     )  # fmt: skip
 
 
+def messages(run: wb.Run) -> list[str]:
+    return [event.text for event in run.events if isinstance(event, Message)]
+
+
 RULES = [
     wb.freeze("0", unfreeze_at_epoch=2),
     wb.freeze(lambda name, p: p.requires_grad and name[0] in "01", unfreeze_at_epoch=1),
@@ -46,17 +50,15 @@ def test_frozen_layers_train_as_in_a_plain_loop(tmp_path: Path) -> None:
         return clip
 
     out = loop.fit(
-        model, lambda m, batch: F.cross_entropy(m(batch[0]), batch[1]), optimizer,
-        loop.loader_of(labelled(), 10), 3, clip=0.3, before_update=freeze,
+        model, loop.cross_entropy, optimizer, loop.loader_of(labelled(), 10), 3, clip=0.3, before_update=freeze,
     )  # fmt: skip
     assert np.array_equal(run.history["loss"], np.float32(out["loss"]))
     assert np.array_equal(run.history["grad_norm"], np.float32(out["grad_norm"]))
     assert all(p.requires_grad for p in bench.model.parameters())
-    told = [e.text for e in run.events if isinstance(e, Message)]
-    assert told == [
-        "4 parameters (0, 1) are frozen from epoch 0 on.",
-        "2 parameters (1) train from epoch 1 on.",
-        "2 parameters (0) train from epoch 2 on.",
+    assert messages(run) == [
+        "Frozen from epoch 0 on: 4 parameters (0, 1).",
+        "Training from epoch 1 on: 2 parameters (1).",
+        "Training from epoch 2 on: 2 parameters (0).",
     ]
 
 
@@ -71,8 +73,12 @@ def test_a_run_that_continues_has_the_same_layers_frozen(cut: int, tmp_path: Pat
 
 
 def test_they_neither_change_nor_decay(tmp_path: Path) -> None:
-    bench = make(tmp_path, wb.freeze("0", unfreeze_at_epoch=5), optimizer="muon")
-    bench.fit().result()
+    bench = make(tmp_path, wb.freeze("0", unfreeze_at_epoch=3), optimizer="muon")
+    run = bench.fit().result()
+    assert messages(run) == [
+        "Frozen from epoch 0 on: 2 parameters (0). Frozen to the end of this run, which has 3"
+        " epochs: 2 parameters (0). Give a smaller unfreeze_at_epoch, or a longer run."
+    ]
     after, before = bench.model.state_dict(), noisy_net().state_dict()
     assert torch.equal(after["0.weight"], before["0.weight"])
     assert not torch.equal(after["4.weight"], before["4.weight"])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import workbench as wb
 from tests.engine.problems import labelled
+from tests.reference import loop
 from workbench.settings import SettingsError
 from workbench.task.errors import TaskError
 
@@ -70,15 +71,8 @@ def twin(options: dict[str, tuple[float, float]], epochs: int = 2, **of_optimize
         for name, parameter in model.named_parameters()
     ]
     optimizer = torch.optim.SGD(groups, momentum=0.9, **of_optimizer)
-    losses = []
-    for _ in range(epochs):
-        for x, y in torch.utils.data.DataLoader(labelled(), 8):
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-    return np.float32(losses)
+    batches = loop.loader_of(labelled(), 8, shuffle=False)
+    return np.float32(loop.fit(model, loop.cross_entropy, optimizer, batches, epochs)["loss"])
 
 
 SMALL = [name for name, parameter in Net().named_parameters() if parameter.ndim < 2]
@@ -91,7 +85,10 @@ NO_DECAY = dict.fromkeys(SMALL, (1.0, 0.0))
 CASES: dict[str, tuple[Any, dict[str, tuple[float, float]]]] = {
     "preset": ("no_decay_norm_bias", NO_DECAY),
     "function": (wb.group(is_small, weight_decay=0), NO_DECAY),
-    "part": (wb.group("head", lr_scale=4), dict.fromkeys(("head.weight", "head.bias"), (4.0, 0.1))),
+    "part": (
+        wb.group("head", lr_scale=np.float32(4)),
+        dict.fromkeys(("head.weight", "head.bias"), (4.0, 0.1)),
+    ),
     "pattern": (
         wb.group("*.bias", weight_decay=0.5),
         {name: (1.0, 0.5) for name in LAYERS if name.endswith("bias")},
@@ -212,6 +209,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "no option": (wb.group("head"), "has no option"),
     "a rate": (wb.group("head", lr=0.1), "give lr_scale"),
     "a negative scale": (wb.group("head", lr_scale=-1), "at least 0"),
+    "an infinite scale": (wb.group("head", lr_scale=np.inf), "lr_scale=inf: give a finite number"),
     "an unknown option": (
         wb.group("head", betas=(0.9, 0.9)),
         "betas.*SGD, which trains head.weight, has no such option",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import workbench as wb
 from tests.engine.problems import labelled
+from tests.reference import loop
 from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -67,14 +68,8 @@ def twin(width: int, make: Any, scales: dict[str, float], std: float = 0.0) -> l
         }
         for kind, parameters in kinds.items()
     ]
-    optimizer, losses = make(groups), []
-    for _ in range(2):
-        for x, y in torch.utils.data.DataLoader(labelled(), 8):
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
+    batches = loop.loader_of(labelled(), 8, shuffle=False)
+    losses: list[float] = loop.fit(model, loop.cross_entropy, make(groups), batches, 2)["loss"]
     return losses
 
 

@@ -93,6 +93,7 @@ from workbench.export.program.constants import (
     TRACKS,
     TRAINS_ALL,
     TRAINS_LOSS,
+    TRANSFORMS,
     VAL_SETS,
     VALIDATES,
     WEIGHS,
@@ -114,6 +115,7 @@ from workbench.export.program.model import (
     forward_prepared,
     load_start,
     mixed_precision,
+    transformed,
 )
 from workbench.export.program.optimizers import (
     all_parameters,
@@ -426,6 +428,8 @@ def main(config):
                     continue
             elif CLOSURE:
                 batch = send_to_device(batch, accelerator.device, non_blocking=True)
+                if TRANSFORMS:
+                    batch = transformed(batch)
                 evaluations = []
 
                 def evaluate(batch=batch, evaluations=evaluations):
@@ -459,6 +463,8 @@ def main(config):
                     if PRECISION != "32"
                     else contextlib.nullcontext()
                 ):
+                    if TRANSFORMS:
+                        batch = transformed(batch)
                     if BATCH == "step":
                         loss = model(batch, batch_idx) if TAKES_NUMBER else model(batch)
                     elif METRICS or WEIGHS:

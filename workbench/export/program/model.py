@@ -135,8 +135,6 @@ def forward_prepared(model, batch):
     """The same in training, through what it has prepared: the model, or it and its loss
     together.
     """
-    if TRANSFORMS:
-        batch = transformed(batch)
     return model(batch) if TRAINS_LOSS else forward(model, batch)
 
 

@@ -43,6 +43,8 @@ def accumulate(model, window, first, parameters, scaler, accelerator):
                 if PRECISION != "32"
                 else contextlib.nullcontext()
             ):
+                if TRANSFORMS:
+                    batch = transformed(batch)
                 if BATCH == "step":
                     batch_loss = model(batch, first + place) if TAKES_NUMBER else model(batch)
                 elif WEIGHS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
 import time
@@ -25,6 +26,8 @@ from workbench.runs.record.event_log import Recorded
 from workbench.settings import Settings, SettingsError
 from workbench.values import shown
 
+_WORDS = ("fresh", "continue", "auto")
+"""The starts that name no run."""
 _SILENT = 600.0
 """Seconds without a word after which a process of another machine counts as gone."""
 
@@ -49,7 +52,7 @@ class StartSpec:
         """Parse `start=`: "fresh", "continue", "auto", "0012-fit", "0012-fit@best",
         "0012-fit@1200" or "last.ckpt".
         """
-        if isinstance(start, str) and start in ("fresh", "continue", "auto"):
+        if isinstance(start, str) and start in _WORDS:
             return cls(start)
         if isinstance(start, str | Path) and is_one(Path(start)):
             return cls(str(start), file=Path(start).expanduser().absolute())
@@ -66,7 +69,7 @@ class StartSpec:
                 f" or the path of a checkpoint of Lightning, which ends with .ckpt.{hint}"
             )
         run, at, which = start.partition("@")
-        if run.lower() in ("fresh", "continue", "auto", "start", "last", "best"):
+        if run.lower() in (*_WORDS, "start", "last", "best"):
             raise SettingsError(
                 f"start={start!r}: give 'fresh', 'continue', 'auto', or a run's id as in"
                 " '0012-fit', '0012-fit@best'."
@@ -99,7 +102,17 @@ class StartSpec:
                 "start='auto' continues a fit, and this is none: give 'fresh', 'continue' or the id"
                 " of a run."
             )
-        return self.file if self.run is None else weights_of(run_folder(root, self.run), self.which)
+        return self.file if self.run is None else weights_of(self.folder(root), self.which)
+
+    def folder(self, root: Path) -> Path:
+        """The folder of the run that it names; FileNotFoundError where there is none."""
+        assert self.run is not None
+        try:
+            return run_folder(root, self.run)
+        except FileNotFoundError as error:
+            near = difflib.get_close_matches(self.text, _WORDS, n=1, cutoff=0.7)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise FileNotFoundError(f"start={self.text!r}: {error}{hint}") from None
 
 
 @dataclass(frozen=True)

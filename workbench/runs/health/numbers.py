@@ -144,7 +144,7 @@ class Spikes(Rule):
         self._first: Spiked | None = None
         self._count = 0
         self._common: set[int] = set()
-        """The samples that each of them has."""
+        """The samples, or ready batches, that each of them has."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Spiked):
@@ -161,15 +161,19 @@ class Spikes(Rule):
         if self._count > 1:
             at = f"{self._count} times, the first time at {at}"
             if 0 < len(self._common) <= self.FEW:
-                samples = ", ".join(map(str, sorted(self._common)))
-                at += f"; sample {samples} is in each of these batches"
+                named = ", ".join(map(str, sorted(self._common)))
+                if first.are_batches:
+                    at += f"; each of them has batch {named} of the loader"
+                else:
+                    at += f"; sample {named} is in each of these batches"
         else:
             at = f"at {at}"
+        which = "numbers of the batches" if first.are_batches else "samples"
         if first.action == "report":
             yield Finding(
                 "warning",
                 f"the loss spiked {at}",
-                "run.spikes has the samples; on_spike='skip' leaves such updates out",
+                f"run.spikes has the {which}; on_spike='skip' leaves such updates out",
                 first.step,
                 "bench.set(on_spike='skip')",
             )
@@ -179,7 +183,7 @@ class Spikes(Rule):
             yield Finding(
                 "info",
                 f"the loss spiked {at}; {updates} left out{back}",
-                "run.spikes has the samples",
+                f"run.spikes has the {which}",
                 first.step,
             )
 

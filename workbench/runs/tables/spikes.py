@@ -48,4 +48,6 @@ def _row(spike: Spiked) -> list[str]:
     )
     more = ", …" if len(spike.samples) > SHOWN else ""
     samples = ", ".join(map(str, spike.samples[:SHOWN])) + more
+    if spike.are_batches:
+        samples = f"batch {samples}"
     return [str(spike.step), number(spike.loss), number(spike.expected), *norms, done, samples]

@@ -129,7 +129,9 @@ def _check_values(text: str, options: Mapping[str, Any]) -> None:
         )
     for key in ("lr_scale", "weight_decay"):
         if key in options and not _is_number(options[key]):
-            raise TaskError(f"{text}: {key}={shown(options[key])}: give a number of at least 0.")
+            raise TaskError(
+                f"{text}: {key}={shown(options[key])}: give a finite number of at least 0."
+            )
 
 
 def _check_decay(number: int, rule: LayerDecay) -> None:

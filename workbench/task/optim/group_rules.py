@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
+from workbench.values import plain_number
+
 Named = Mapping[str, Tensor]
 """Parameters by name."""
 
@@ -61,7 +63,8 @@ def group(
     if name is None:
         settings = ", ".join(f"{key}={value}" for key, value in options.items())
         name = match if isinstance(match, str) else settings
-    return Group(match, {"name": name, **options})
+    numbers = {key: plain_number(value) for key, value in options.items()}
+    return Group(match, {"name": name, **numbers})
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def freeze(match: str | Callable[[str, Tensor], bool], *, unfreeze_at_epoch: int
     The whole model's schedule of rates goes on meanwhile. Example: `wb.freeze("backbone",
     unfreeze_at_epoch=3)`.
     """
-    return Freeze(match, unfreeze_at_epoch)
+    return Freeze(match, plain_number(unfreeze_at_epoch))
 
 
 def layer_decay(factor: float, layers: Sequence[str] | None = None) -> LayerDecay:
@@ -123,7 +126,7 @@ def layer_decay(factor: float, layers: Sequence[str] | None = None) -> LayerDeca
     them is the first layer, and all that comes after them the last. Source: layer-wise rate decay
     of Clark et al., "ELECTRA" (2020), as timm numbers the layers.
     """
-    return LayerDecay(factor, layers)
+    return LayerDecay(plain_number(factor), layers)
 
 
 def listed(named: Named, layers: Sequence[str]) -> dict[str, int]:
