@@ -739,6 +739,8 @@ def test_a_start_that_cannot_be(tmp_path):
     b = make(tmp_path)
     with refused(FileNotFoundError, "there is no run 'nonsense'", "there are: none"):
         b.fit(start="nonsense")
+    with refused(FileNotFoundError, "start='continu': there is no run", "Did you mean 'continue'"):
+        b.fit(start="continu")
     for wrong in ("../../etc", "", "Fresh start"):
         with refused(ValueError, repr(wrong), "run's id"):
             b.fit(start=wrong)

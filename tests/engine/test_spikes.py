@@ -125,6 +125,23 @@ def test_as_the_twin(tmp_path, action):
     assert run.history["lr"][168] == run.history["lr"][167]  # its schedule has not stepped
 
 
+@pytest.mark.parametrize("action", ["report", "skip"])
+def test_the_spike_of_a_ready_batch_has_its_number(tmp_path, action):
+    batches = [*zip(*(part.split(BATCH) for part in data()), strict=True)]
+    loader = torch.utils.data.DataLoader(batches, batch_size=None)
+    b = wb.Workbench(
+        net(), train=loader, loss=F.mse_loss, optimizer=adam, max_epochs=1, on_spike=action,
+        root=tmp_path,
+    )  # fmt: skip
+    run = b.fit().result()
+    (spike,) = run.spikes
+    assert (spike.step, spike.samples, spike.are_batches) == (162, (162,), True)
+    (said,) = [e.text for e in run.events if isinstance(e, Message) and "spiked" in e.text]
+    assert "Its batch: number 162 of the loader." in said
+    assert "batch 162" in repr(run.spikes)
+    assert "numbers of the batches" in run.health[0].advice
+
+
 def test_rows_that_are_not_recorded_are_judged_too(tmp_path):
     run = bench(tmp_path, on_spike="skip", log_every_n_steps=5, track_grad_norm=None).fit().result()
     (spike,) = run.spikes

@@ -321,6 +321,13 @@ def test_reading_ahead_needs_loader_processes() -> None:
         Settings.make(num_workers=2, prefetch_factor=4).replace(num_workers=0)
 
 
+def test_a_rate_does_not_fall_before_it_has_risen() -> None:
+    with pytest.raises(SettingsError, match=r"warmup=0.9 and decay_fraction=0.2 overlap"):
+        Settings.make(lr_schedule="wsd", warmup=0.9)
+    assert Settings.make(lr_schedule="wsd", warmup=0.5, decay_fraction=0.5).warmup == 0.5
+    assert Settings.make(lr_schedule="cosine", warmup=0.9).warmup == 0.9
+
+
 def test_the_repr_has_what_differs_from_the_defaults() -> None:
     assert repr(Settings()) == "Settings()"
     assert (

@@ -25,6 +25,15 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SGD = functools.partial(torch.optim.SGD, momentum=0.9)
 
 
+class Unloaded:
+    """Keeps a state that nothing restores."""
+
+    def __call__(self) -> None: ...
+
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+
 class Fading:
     """Scales gradients, from call to call by a number nearer to 1."""
 
@@ -32,10 +41,13 @@ class Fading:
         self.calls = 0
 
     def __call__(self, model: nn.Module) -> None:
+        self.scale(model, 0.5)
+
+    def scale(self, model: nn.Module, least: float) -> None:
         self.calls += 1
         for parameter in model.parameters():
             assert parameter.grad is not None
-            parameter.grad.mul_(1 - 0.5 / self.calls)
+            parameter.grad.mul_(1 - least / self.calls)
 
     def state_dict(self) -> dict[str, int]:
         return {"calls": self.calls}
@@ -78,11 +90,13 @@ def test_gradients_that_a_hook_changes_train_as_in_a_plain_loop(tmp_path: Path) 
     assert np.array_equal(run.history["loss"], np.float32(losses))
 
 
+@pytest.mark.parametrize("bound", [False, True])
 def test_each_fit_begins_with_the_state_of_the_bench_and_a_continued_one_with_the_checkpoints(
-    tmp_path: Path,
+    bound: bool, tmp_path: Path
 ) -> None:
     fading = Fading()
-    bench = make(tmp_path, {"on_after_backward": fading})
+    hook = functools.partial(fading.scale, least=0.5) if bound else fading
+    bench = make(tmp_path, {"on_after_backward": hook})
     whole = bench.fit().result().history["loss"]
     assert fading.calls == 10
     bench.fit(max_steps=3).result()
@@ -188,6 +202,11 @@ def test_an_error_names_its_hook(tmp_path: Path) -> None:
         ({"on_after_backward": lambda modl: None}, "takes 'modl'.*Did you mean 'model'"),
         ({"on_after_backward": lambda model, /: None}, "arguments by name"),
         ([print], "give a dict of functions"),
+        ({"on_after_backward": Unloaded()}, "Unloaded has state_dict, and no load_state_dict"),
+        (
+            {"on_fit_end": functools.partial(Unloaded().__call__)},
+            "Unloaded has state_dict, and no load_state_dict",
+        ),
     ],
 )
 def test_what_is_no_hook_is_named(hooks: Any, message: str, tmp_path: Path) -> None:

@@ -149,9 +149,7 @@ class Spikes:
                 self._lasts = False
             elif not self._lasts:
                 self._lasts = True
-                self._add(
-                    batch[0], event.epoch, loss, norm, _numbers(batch[2]), _are_batches(batch[2])
-                )
+                self._add(batch[0], event.epoch, loss, norm, *_numbers(batch[2]))
 
     # -- decisions, before a step
 
@@ -189,7 +187,7 @@ class Spikes:
         self._replay.restore_buffers()
         back_to = self._go_back(task, opt, average) if goes_back else None
         indices = window.indices if isinstance(window, Window) else ()
-        of_ranks = self._ranks.all_gather_object((_numbers(indices), _are_batches(indices)))
+        of_ranks = self._ranks.all_gather_object(_numbers(indices))
         samples = tuple(itertools.chain.from_iterable(numbers for numbers, _ in of_ranks))
         ready = any(are for _, are in of_ranks)
         self._add(state.step, state.epoch, loss, norm, samples, ready, back_to)
@@ -308,24 +306,18 @@ def _buffers(modules: Sequence[nn.Module]) -> list[Tensor]:
     return [buffer for module in modules for buffer in module.buffers()]
 
 
-def _numbers(indices: Sequence[Any]) -> tuple[int, ...]:
-    """The indices of a window's batches as numbers; empty: the data have others, or none."""
+def _numbers(indices: Sequence[Any]) -> tuple[tuple[int, ...], bool]:
+    """The indices of a window's batches as numbers, and whether each is that of a ready batch.
+    Empty: the data have others, or none.
+    """
     numbers: list[int] = []
-    for drawn in map(_listed, indices):
-        for index in drawn if isinstance(drawn, (list, tuple)) else (drawn,):
-            try:
-                numbers.append(int(index))
-            except (TypeError, ValueError):
-                return ()
-    return tuple(numbers)
-
-
-def _are_batches(indices: Sequence[Any]) -> bool:
-    """Whether each index stands for a whole batch of a window, which the data have ready."""
-    listed = [*map(_listed, indices)]
-    return bool(listed) and not any(isinstance(drawn, (list, tuple)) for drawn in listed)
-
-
-def _listed(drawn: Any) -> Any:
-    """What a sampler drew for a batch: the list of its indices, or one number."""
-    return drawn.tolist() if isinstance(drawn, Tensor | np.ndarray) else drawn
+    ready = True
+    for drawn in indices:
+        listed = drawn.tolist() if isinstance(drawn, Tensor | np.ndarray) else drawn
+        several = isinstance(listed, (list, tuple))
+        ready = ready and not several
+        try:
+            numbers += map(int, listed) if several else [int(listed)]
+        except (TypeError, ValueError):
+            return (), False
+    return tuple(numbers), ready and bool(numbers)

@@ -280,7 +280,7 @@ CASES: dict[str, tuple[str, str]] = {
     # an optimizer that evaluates the loss again
     "a closure": (
         "model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.LBFGS, lr=0.1, batch_size=50, max_epochs=2, "
-        "gradient_clip_val=1.0, lr_schedule='linear'", "",
+        "gradient_clip_val=1.0, lr_schedule='linear', batch_transform=wb.mixup(0.4)", "",
     ),
     "a step that expects gradients and evaluates once more": (
         "model, train=(x, y), loss=F.cross_entropy, optimizer=SAM, lr=0.1, batch_size=50, max_epochs=2, gradient_clip_val=1.0", SHARP,

@@ -675,6 +675,8 @@ def test_spikes() -> None:
     found = only(started(), first, later)
     assert found.text.startswith("the loss spiked 2 times, the first time at update 3")
     assert found.text.endswith("sample 8 is in each of these batches")
+    ready = [dataclasses.replace(spike, are_batches=True) for spike in (first, later)]
+    assert only(started(), *ready).text.endswith("each of them has batch 8 of the loader")
     found = only(started(), steps([1.0] * 5), dataclasses.replace(first, action="skip"))
     assert (found.level, found.advice) == ("info", "run.spikes has the samples")
 

@@ -298,6 +298,33 @@ def test_a_bench_says_which_parameter_is_in_which_group(tmp_path: Path) -> None:
     assert kinds == {"SGD", "AdamW"}
 
 
+class Noting(Net):
+    """Notes its hooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.05)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return F.cross_entropy(self(batch[0]), batch[1])
+
+    def on_fit_start(self) -> None:
+        self.calls.append("on_fit_start")
+
+    def on_train_start(self) -> None:
+        self.calls.append("on_train_start")
+
+
+def test_a_look_at_the_groups_begins_no_fit(tmp_path: Path) -> None:
+    model = Noting()
+    bench = wb.Workbench(model, train=labelled(), root=tmp_path, dry_run=False)
+    assert [group.lr for group in bench.param_groups] == [0.05]
+    assert model.calls == []
+
+
 def test_names_and_scales_of_all_rates_go_together(tmp_path: Path) -> None:
     def by_name(named_parameters: Any, lr: float) -> torch.optim.Optimizer:
         return torch.optim.SGD(named_parameters, lr, momentum=0.9, weight_decay=0.1)
