@@ -17,7 +17,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils.hooks import RemovableHandle
 
 from workbench.events import Histogram, LayerHistograms
-from workbench.task.optim.group_rules import is_in
+from workbench.task.optim.groups import is_in
 
 MOST = 32
 """How many layers are measured at a time."""

@@ -53,7 +53,7 @@ from workbench.task.optim.group_checks import (
 )
 from workbench.task.optim.groups import freeze_by
 from workbench.task.optim.optimizer_factory import OptimizerFactory
-from workbench.task.optim.part_optimizers import by_part
+from workbench.task.optim.part_optimizers import PartFactory
 from workbench.task.optim.schedulers import MakeScheduler, refuse_built_in, schedule_of
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task
 from workbench.task.signature import fits, parameters
@@ -105,7 +105,7 @@ class Supervised(Task):
         if self.rules and not any(map(is_lazy, self.trained_parameters().values())):
             options_by_rule(self.rules, self.trained_parameters())
         if isinstance(optimizer, Mapping):
-            by_parts = by_part(optimizer, self.trained_parameters, self.dividing_rules)
+            by_parts = PartFactory(optimizer, self.trained_parameters, self.dividing_rules)
             self.optimizer_factory = OptimizerFactory(by_parts)
         else:
             self.optimizer_factory = OptimizerFactory(

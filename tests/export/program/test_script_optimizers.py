@@ -77,6 +77,15 @@ CASES = {
     "by name, from another package": (f"{PAIR}, optimizer='schedule_free_sgd', lr=0.1", ""),
     "Muon": (f"{PAIR}, optimizer='muon', gradient_clip_val=0.5, lr_schedule='cosine'", ""),
     "Muon, with arguments": (f"{PAIR}, optimizer={{'muon': {{'betas': (0.8, 0.9)}}}}", ""),
+    "one for each part, by name and by rule": (
+        f"{PAIR}, optimizer=kinds, gradient_clip_val=0.5, lr=0.02, weight_decay=0.1, lr_schedule='cosine'",
+        "kinds = {'head.bias': torch.optim.Adam, lambda name, p: p.ndim == 2: torch.optim.Muon, '': torch.optim.AdamW}\n",
+    ),
+    "one for each part, with groups by rule": (
+        f"{PAIR}, optimizer={{'body': lambda p, lr: torch.optim.SGD(p, lr=lr), '': torch.optim.AdamW}},"
+        " groups=['no_decay_norm_bias', wb.group('head', lr_scale=3)]",
+        "",
+    ),
     "groups by rule": (
         f"{PAIR}, groups=[wb.layer_decay(0.5), wb.group('*.bias', weight_decay=0)], lr_schedule='one_cycle'",
         "",

@@ -84,10 +84,6 @@ CASES = {
         f"{PAIR}, val=(x, y), max_epochs=1, val_check_interval='00:00:00:01'",
         "",
     ),
-    r"a parameter group for each part": (
-        f"{PAIR}, max_epochs=1, optimizer={{'': torch.optim.SGD}}",
-        "",
-    ),
     r"gradient_clip_val with sparse gradients": (
         "Words(), train=(x.long().abs() % 4, y), loss=F.cross_entropy, optimizer=torch.optim.SGD, max_epochs=1, gradient_clip_val=1.0",
         "class Words(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.head = nn.Linear(4, 3)\n"

@@ -12,6 +12,7 @@ from typing import Any
 from workbench.export.source.origins import Import
 
 _MUON, _GROUPS = "workbench.task.optim.muon", "workbench.task.optim.groups"
+_JOINED = "workbench.task.optim.joined"
 _BLOCKS = "workbench.task.blocks"
 """The modules of the engine that a script has a copy of."""
 ON_TORCH = (
@@ -25,6 +26,7 @@ ON_TORCH = (
     "optimizers",
     _MUON,
     _GROUPS,
+    _JOINED,
     "averaging",
     "validation",
     "logs",
@@ -42,6 +44,7 @@ ON_LIGHTNING = (
     "optimizers",
     _MUON,
     _GROUPS,
+    _JOINED,
     "__main__",
 )
 """Those of a script on Lightning."""

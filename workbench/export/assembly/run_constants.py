@@ -483,6 +483,7 @@ def _of_optimizer(run: ScriptSpec) -> dict[str, Any]:
     made_up = run.accumulates and (run.may_skip_batches or run.reports_weight or run.train.empty)
     return {
         "MUON": s.optimizer is not None and parts_of(s.optimizer)[0] == "muon",
+        "PARTS": tuple(map(dict, optimizer.parts)),
         "GROUPS": run.divides,
         "FREEZES": run.freezes,
         "TAKES_LR": optimizer.takes_lr,

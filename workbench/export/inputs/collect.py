@@ -156,6 +156,8 @@ class Optimizer:
     """Whether the function that makes it is called with the rate."""
     named: bool = False
     """Whether the function gets the names of the parameters, too."""
+    parts: tuple[Mapping[str, Any], ...] = ()
+    """Of several that step together, the arguments with which each is made; empty: it is one."""
     schedule_free: bool = False
     """Whether it trains other weights than it evaluates, and has `train()` and `eval()`."""
     leading: int = 0

@@ -18,7 +18,7 @@ from workbench.task.lightning.task import LightningTask
 from workbench.task.optim.closures import closure_use
 from workbench.task.optim.optimizer_factory import OptimizerFactory, group_rates, leading_group
 from workbench.task.optim.optimizer_state import INNER, state_of
-from workbench.task.optim.part_optimizers import PartOptimizers
+from workbench.task.optim.part_optimizers import PartFactory
 from workbench.task.optim.schedulers import schedule_of
 from workbench.task.protocol import Optimization
 from workbench.task.supervised import Supervised
@@ -52,12 +52,6 @@ def optimizers_of(
 def _of_bench(
     task: Supervised, settings: Settings, made: Optimization, updates: int | None
 ) -> Optimizer:
-    if isinstance(made.optimizer, PartOptimizers):
-        raise NotStandAlone(
-            "optimizer={…}: a script has one optimizer for all that a plain module trains. Give one"
-            " with a parameter group for each part, optimizer=lambda params, lr: …, or a"
-            " LightningModule whose configure_optimizers returns several."
-        )
     places: list[str] = []
     if task._scheduler is not None:
         schedulers = task._scheduler(made.optimizer, updates)  # type: ignore[arg-type]  # it made a schedule for them before
@@ -176,7 +170,8 @@ def _optimizer(
         schedules=schedules,
         made_lr=made.lr if factory is None else factory.made_at(parameters),
         takes_lr=factory is None or factory.takes_lr,
-        named=factory is not None and factory.takes_names,
+        named=factory is not None and _takes_names(factory),
+        parts=_parts(factory.make, parameters) if factory is not None else (),
         schedule_free=has_modes(made.optimizer),
         leading=leading_group(rates),
         frozen_groups=not all(rates),
@@ -184,6 +179,25 @@ def _optimizer(
         whole=_is_whole(task, made.optimizer),
         momentum=has_momentum(made.optimizer),
         holds_another=INNER in state_of(made.optimizer),
+    )
+
+
+def _takes_names(factory: OptimizerFactory) -> bool:
+    """Whether it, or that of a part, gets the names of the parameters."""
+    parts = factory.make.factories.values() if isinstance(factory.make, PartFactory) else [factory]
+    return any(part.takes_names for part in parts)
+
+
+def _parts(make: object, parameters: Sequence[torch.nn.Parameter]) -> tuple[Mapping[str, Any], ...]:
+    """The arguments with which the optimizer of each part is made, in the order of the parts; of
+    one without trained parameters there are none.
+    """
+    if not isinstance(make, PartFactory):
+        return ()
+    rates = make.rates(parameters)
+    return tuple(
+        {"lr": rates[label][1]} if label in rates and factory.takes_lr else {}
+        for label, factory in make.factories.items()
     )
 
 

@@ -226,6 +226,8 @@ SEARCHES_AT_EPOCHS: bool = False
 
 MUON: bool = False
 """Whether the optimizer is MuonWithAdamW."""
+PARTS: tuple[dict[str, float], ...] = ()
+"""The arguments of each optimizer, where parts of the network have one each."""
 GROUPS: bool = False
 """Whether rules divide the optimizer's parameters into groups."""
 FREEZES: bool = False

@@ -76,6 +76,7 @@ from workbench.export.program.constants import (
     OWN_SCHEDULER,
     OWN_TIMES,
     OWN_WARMS_UP,
+    PARTS,
     PRECISION,
     RANKS,
     RESUMES,
@@ -121,6 +122,7 @@ from workbench.export.program.optimizers import (
     all_parameters,
     by_name,
     change_settings,
+    joined_optimizers,
     made_optimizer,
     make_schedule,
     parameters_of,
@@ -250,7 +252,9 @@ def main(config):
             parameters = parameters_of(network, optimizer)
     else:
         parameters = [p for p in all_parameters(network) if p.requires_grad]
-        if MUON and GROUPS:
+        if PARTS:
+            optimizer = joined_optimizers(parameters, by_name(network), config)
+        elif MUON and GROUPS:
             divided = by_rules(MuonWithAdamW.groups(network, parameters), rules, by_name(network))
             optimizer = made_optimizer(divided, config)
         elif MUON:

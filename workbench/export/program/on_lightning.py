@@ -59,6 +59,7 @@ from workbench.export.program.constants import (
     NUM_NODES,
     NUM_SANITY_VAL_STEPS,
     OWN_SCHEDULER,
+    PARTS,
     SAVE_TOP_K,
     SCHEDULE,
     SCHEDULER_IN_DICT,
@@ -75,6 +76,7 @@ from workbench.export.program.model import forward, load_start, transformed
 from workbench.export.program.optimizers import (
     all_parameters,
     by_name,
+    joined_optimizers,
     made_optimizer,
     make_schedule,
     planned_updates,
@@ -149,9 +151,13 @@ class Module(L.LightningModule):
         parameters = [p for p in all_parameters(self.network) if p.requires_grad]
         if MUON:
             parameters = MuonWithAdamW.groups(self.network, parameters)
-        if GROUPS:
-            parameters = by_rules(parameters, rules, by_name(self.network))
-        optimizer = made_optimizer(parameters, self.config)
+        if PARTS:
+            optimizer = joined_optimizers(parameters, by_name(self.network), self.config)
+        elif GROUPS:
+            divided = by_rules(parameters, rules, by_name(self.network))
+            optimizer = made_optimizer(divided, self.config)
+        else:
+            optimizer = made_optimizer(parameters, self.config)
         if SCHEDULE:
             scheduler = make_schedule(optimizer, self.config, self.updates if LENGTH else 0)
             return {

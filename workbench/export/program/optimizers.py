@@ -15,6 +15,7 @@ from workbench.export.program.constants import (
     MADE_LR,
     MIN_LR_RATIO,
     MOMENTUM,
+    PARTS,
     SCHEDULE,
     SWA_LRS,
     TAKES_LR,
@@ -24,8 +25,9 @@ from workbench.export.program.constants import (
     WEIGHT_DECAY,
 )
 from workbench.export.program.data import updates_in_epoch
-from workbench.export.program.user import loss_function, make_optimizer
-from workbench.task.optim.groups import scale_rates
+from workbench.export.program.user import loss_function, make_optimizer, rules
+from workbench.task.optim.groups import by_rules, scale_rates
+from workbench.task.optim.joined import JoinedOptimizers, parts_of
 
 
 def warmup_of(config, updates):
@@ -191,4 +193,28 @@ def made_optimizer(parameters, config):
         scale_rates(optimizer)
     if MADE_LR is not None:
         set_lr(optimizer, None, MADE_LR, config.lr)
+    return optimizer
+
+
+def joined_optimizers(parameters, named, config):
+    """One optimizer for each part of the network, which step together."""
+    keys = dict(enumerate(make_optimizer))
+    trained = {id(p) for p in parameters}
+    divided = {number: [] for number in keys}
+    for name, parameter in named.items():
+        if id(parameter) in trained:
+            divided[parts_of(name, parameter, keys)[0]].append(parameter)
+    parts = {}
+    made_with = PARTS
+    for number, make in enumerate(make_optimizer.values()):
+        arguments = dict(made_with[number])
+        if WEIGHT_DECAY is not None:
+            arguments["weight_decay"] = config.weight_decay
+        if divided[number] and GROUPS:
+            parts[number] = make(by_rules(divided[number], rules, named), **arguments)
+            scale_rates(parts[number])
+        elif divided[number]:
+            parts[number] = make(divided[number], **arguments)
+    optimizer = JoinedOptimizers(parts)
+    set_lr(optimizer, None, MADE_LR, config.lr)
     return optimizer

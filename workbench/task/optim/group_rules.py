@@ -5,7 +5,6 @@ An exported script contains this file's text where the user's code uses it.
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,19 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
+from workbench.task.optim.groups import is_in
 from workbench.values import plain_number
 
 Named = Mapping[str, Tensor]
 """Parameters by name."""
-
-
-def is_in(name: str, part: str) -> bool:
-    """Whether a parameter's name belongs to a part of the model ("head"), or fits a pattern
-    ("*.bias").
-    """
-    if any(character in part for character in "*?["):
-        return fnmatch.fnmatchcase(name, part)
-    return name == part or name.startswith(f"{part}.")
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,20 @@ the parameters by name; it returns the options of those that it matches, by name
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+
+
+def is_in(name: str, part: str) -> bool:
+    """Whether a parameter's name belongs to a part of the model ("head"), or fits a pattern
+    ("*.bias").
+    """
+    if any(character in part for character in "*?["):
+        return fnmatch.fnmatchcase(name, part)
+    return name == part or name.startswith(f"{part}.")
 
 
 def no_decay_norm_bias(named: Mapping[str, torch.Tensor]) -> Mapping[str, Mapping[str, Any]]:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workbench.task.optim.group_rules import is_in
+from workbench.task.optim.groups import is_in
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from workbench.task.errors import TaskError
-from workbench.task.optim.group_rules import is_in
+from workbench.task.optim.groups import is_in
 from workbench.task.optim.mup import MuP
 from workbench.values import shown
 

@@ -4,16 +4,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from workbench.task.errors import TaskError
 from workbench.task.optim.closures import closure_use
-from workbench.task.optim.group_rules import is_in
+from workbench.task.optim.groups import is_in
+from workbench.task.optim.joined import JoinedOptimizers, parts_of
 from workbench.task.optim.optimizer_factory import OptimizerFactory
 from workbench.task.optim.optimizer_state import load_state, state_of
 from workbench.values import shown
@@ -22,60 +23,38 @@ REST = ""
 """The key of all parameters that no other key names."""
 _REFERENCE = 1e-3
 """The rate of a part that has none of its own: the default of the setting `lr`."""
+
 _FLAGS = ("grad_scale", "found_inf")
 """The attributes that torch's GradScaler, and a guarded step, set on an optimizer that skips a
 step by itself (`fused=True`).
 """
 
 
-class PartOptimizers(Optimizer):
+class PartOptimizers(JoinedOptimizers):
     """Several optimizers that step together. It has their parameter groups, each with the name
     of its part.
     """
 
     def __init__(self, parts: Mapping[str, Optimizer]) -> None:
-        defaults = {
-            name: None
-            for name in ("betas", "momentum")
-            if all(name in optimizer.defaults for optimizer in parts.values())
-        }
-        super().__init__(
-            [
-                p
-                for optimizer in parts.values()
-                for group in optimizer.param_groups
-                for p in group["params"]
-            ],
-            defaults,
-        )
-        self.parts = dict(parts)
-        self._step_supports_amp_scaling = all(
-            getattr(optimizer, "_step_supports_amp_scaling", False) for optimizer in parts.values()
-        )
-        for name, optimizer in self.parts.items():
+        for name, optimizer in parts.items():
             for group in optimizer.param_groups:
                 rule = group.get("name", "rest")
                 group["name"] = (name or "rest") if rule == "rest" else f"{name or 'rest'}, {rule}"
-        self._join()
-
-    def _join(self) -> None:
-        self.param_groups = [
-            group for optimizer in self.parts.values() for group in optimizer.param_groups
-        ]
+        super().__init__(parts)
+        self._step_supports_amp_scaling = all(
+            getattr(optimizer, "_step_supports_amp_scaling", False) for optimizer in parts.values()
+        )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step each of them."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         flags = {name: value for name, value in vars(self).items() if name in _FLAGS}
         for optimizer in self.parts.values():
             vars(optimizer).update(flags)
-            optimizer.step()
-            for name in flags:
-                delattr(optimizer, name)
-        return loss
+        try:
+            return super().step(closure)
+        finally:
+            for optimizer in self.parts.values():
+                for name in flags:
+                    delattr(optimizer, name)
 
     @property
     def cycles(self) -> bool:
@@ -86,7 +65,7 @@ class PartOptimizers(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            **super().state_dict(),
+            **Optimizer.state_dict(self),
             "parts": {name: state_of(optimizer) for name, optimizer in self.parts.items()},
         }
 
@@ -96,55 +75,69 @@ class PartOptimizers(Optimizer):
         self._join()
 
 
-def by_part(
-    given: Mapping[Any, Any], named: Callable[[], Mapping[str, Tensor]], rules: Sequence[Any] = ()
-) -> Callable[..., PartOptimizers]:
-    """Return the function that makes the optimizer. `named`: returns the parameters by name.
+class PartFactory:
+    """What `optimizer={…}` is: makes an optimizer for each part, which step together."""
 
-    A key names a submodule or a parameter, as in `named_parameters()`, or is a function of a
-    parameter's name and the parameter; "" stands for all others. rules: of `groups=`.
-    Each part begins at its own rate, bound or its default, or at 1e-3; the setting `lr` is that of
-    the first, and the others keep their ratio to it. Raises TaskError where a key names nothing, or
-    a parameter has no optimizer.
-    """
-    if not given:
-        raise TaskError(
-            "optimizer={} is empty: give an optimizer for each part, {'': torch.optim.AdamW} for"
-            " all of the model."
-        )
-    for key, factory in given.items():
-        is_key = isinstance(key, str) or callable(key)
-        if not is_key or isinstance(factory, Optimizer) or not callable(factory):
+    def __init__(
+        self, given: Mapping[Any, Any], named: Callable[[], Mapping[str, Tensor]],
+        rules: Sequence[Any] = (),
+    ) -> None:  # fmt: skip
+        """given: an optimizer by key. A key names a submodule or a parameter, as in
+        `named_parameters()`, or is a function of a parameter's name and the parameter; "" stands
+        for all others. named: returns the parameters by name. rules: of `groups=`. Raises TaskError
+        for what is no key or no optimizer.
+        """
+        if not given:
             raise TaskError(
-                f"optimizer={{{shown(key)}: {shown(factory)}}}: a key is the name of a part of the"
-                " model, or a function of a parameter's name and the parameter, and its value makes"
-                " an optimizer, as in {'body': torch.optim.SGD, 'head':"
-                " functools.partial(torch.optim.AdamW, lr=1e-3)}."
+                "optimizer={} is empty: give an optimizer for each part, {'': torch.optim.AdamW}"
+                " for all of the model."
             )
-    labels = {_label(key, number): key for number, key in enumerate(given)}
-    if len(labels) < len(given):
-        raise TaskError(
-            f"optimizer={{…}}: two keys are called {min(labels)!r}: give the functions other names."
-        )
-    factories = {label: OptimizerFactory(given[key], rules, named) for label, key in labels.items()}
+        for key, factory in given.items():
+            is_key = isinstance(key, str) or callable(key)
+            if not is_key or isinstance(factory, Optimizer) or not callable(factory):
+                raise TaskError(
+                    f"optimizer={{{shown(key)}: {shown(factory)}}}: a key is the name of a part of"
+                    " the model, or a function of a parameter's name and the parameter, and its"
+                    " value makes an optimizer, as in {'body': torch.optim.SGD, 'head':"
+                    " functools.partial(torch.optim.AdamW, lr=1e-3)}."
+                )
+        self._keys = {_label(key, number): key for number, key in enumerate(given)}
+        if len(self._keys) < len(given):
+            raise TaskError(
+                f"optimizer={{…}}: two keys are called {min(self._keys)!r}: give the functions"
+                " other names."
+            )
+        self._named = named
+        self.factories = {
+            label: OptimizerFactory(given[key], rules, named) for label, key in self._keys.items()
+        }
+        """What makes the optimizer of each part, by its label."""
+        kinds = [f"{key!r}: {factory.name}" for key, factory in self.factories.items()]
+        self.__name__ = f"{{{', '.join(kinds)}}}"
 
-    def make(
-        parameters: Sequence[Tensor], lr: float, weight_decay: float | None = None
+    def __call__(
+        self, parameters: Sequence[Tensor], lr: float, weight_decay: float | None = None
     ) -> PartOptimizers:
+        """Each part begins at its own rate, bound or its default, or at 1e-3; the setting `lr` is
+        that of the first, and the others keep their ratio to it. Raises TaskError where a key names
+        nothing, or a parameter has no optimizer.
+        """
         parts = {}
-        for label, own_parameters in _split(labels, named(), parameters).items():
-            own_rate = factories[label].own_rate(own_parameters)
-            # Not at `lr`: the factory around this function multiplies all rates by it.
-            parts[label] = factories[label](
-                own_parameters, _REFERENCE if own_rate is None else own_rate, weight_decay
-            )
+        # not at `lr`: the factory around this one multiplies all rates by it
+        for label, (own_parameters, rate) in self.rates(parameters).items():
+            parts[label] = self.factories[label](own_parameters, rate, weight_decay)
             _refuse(label, parts[label])
         return PartOptimizers(parts)
 
-    make.__name__ = (
-        f"{{{', '.join(f'{key!r}: {factory.name}' for key, factory in factories.items())}}}"
-    )
-    return make
+    def rates(self, parameters: Sequence[Tensor]) -> dict[str, tuple[list[Tensor], float]]:
+        """The parameters of each part, and the rate at which its optimizer is made. Parts whose
+        parameters are all frozen are left out.
+        """
+        rates = {}
+        for label, own_parameters in _split(self._keys, self._named(), parameters).items():
+            rate = self.factories[label].own_rate(own_parameters)
+            rates[label] = (own_parameters, _REFERENCE if rate is None else rate)
+        return rates
 
 
 def _momentum_of(group: Mapping[str, Any]) -> str:
@@ -186,28 +179,21 @@ def _split(
                 f"optimizer={{{key!r}: …}}: the model has no part of this name; it has"
                 f" {', '.join(map(repr, parts))}."
             )
+    keys = {
+        label: functools.partial(_holds, label, key) if callable(key) else key
+        for label, key in labels.items()
+    }
     for name, parameter in named.items():
         if id(parameter) not in trained:
             continue
-        fitting = [
-            key
-            for key in labels
-            if labels[key] and isinstance(labels[key], str) and is_in(name, key)
-        ]
-        if not fitting:
-            fitting = [
-                label
-                for label, key in labels.items()
-                if callable(key) and _holds(label, key, name, parameter)
-            ]
-            if len(fitting) > 1:
-                raise TaskError(
-                    f"optimizer={{…}}: {' and '.join(fitting)} both match {name}: let one of these"
-                    " functions not match it."
-                )
-        label = max(fitting, key=len, default=REST)  # the innermost of several nested parts
-        if label in split:
-            split[label].append(parameter)
+        fitting = parts_of(name, parameter, keys)
+        if len(fitting) > 1:
+            raise TaskError(
+                f"optimizer={{…}}: {' and '.join(fitting)} both match {name}: let one of these"
+                " functions not match it."
+            )
+        if fitting:
+            split[fitting[0]].append(parameter)
         else:
             without.append(name)
     for label, key in labels.items():
