@@ -64,9 +64,9 @@ class LayerProbe:
         """
         self.wanted = tuple(wanted)
         chosen = [
-            name for name in parameters if not wanted or any(is_in(name, part) for part in wanted)
+            name for name in parameters if not wanted or any(is_in(name, path) for path in wanted)
         ]
-        self.unknown = [part for part in wanted if not any(is_in(p, part) for p in parameters)]
+        self.unknown = [path for path in wanted if not any(is_in(p, path) for p in parameters)]
         self.left_out = max(0, len(chosen) - MOST)
         self._weights = {name: parameters[name] for name in chosen[:MOST]}
         self._modules = list(modules)

@@ -248,18 +248,18 @@ def mixed_inputs(name: str, batch: Any, dimensions: int) -> list[Tensor]:
     """
     target_of(name, batch)
     if isinstance(batch, Mapping):
-        inputs = {repr(key): of for key, of in batch.items() if key != target_key(batch)}
+        inputs = {repr(key): value for key, value in batch.items() if key != target_key(batch)}
     else:
-        inputs = {f"number {place}": of for place, of in enumerate(batch[:-1])}
-    tensors = {place: value for place, value in inputs.items() if isinstance(value, Tensor)}
-    kept = [place for place, value in tensors.items() if not is_mixed(value, dimensions)]
-    if kept or not tensors:
+        inputs = {f"number {number}": value for number, value in enumerate(batch[:-1])}
+    tensors = {label: value for label, value in inputs.items() if isinstance(value, Tensor)}
+    unmixed = [label for label, value in tensors.items() if not is_mixed(value, dimensions)]
+    if unmixed or not tensors:
         needed = "images (N, …, height, width)" if dimensions > 1 else "floating-point numbers"
-        given = "there is no tensor among the inputs"
-        if kept:
-            given = f"input {kept[0]} is {kind_of(tensors[kept[0]])}"
+        problem = "there is no tensor among the inputs"
+        if unmixed:
+            problem = f"input {unmixed[0]} is {kind_of(tensors[unmixed[0]])}"
         raise ValueError(
-            f"batch_transform=wb.{name}(…) mixes {needed}, and {given}: convert it in a function"
+            f"batch_transform=wb.{name}(…) mixes {needed}, and {problem}: convert it in a function"
             " before, or mix in a function of your own."
         )
     return list(tensors.values())

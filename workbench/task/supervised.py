@@ -556,7 +556,7 @@ def checked_transforms(given: Any, loss: Any) -> tuple[Callable[[Any], Any], ...
         singles = _single(transform)
         for single in singles:
             _check_transform(text, single, loss)
-        smooth = next((one for one in singles if isinstance(one, LabelSmoothing)), None)
+        smooth = next((each for each in singles if isinstance(each, LabelSmoothing)), None)
         if smooth is not None:
             called = f"batch_transform[{number}] has wb.label_smoothing({smooth.epsilon:g})"
             if smoothing:

@@ -184,8 +184,9 @@ def _optimizer(
 
 def _takes_names(factory: OptimizerFactory) -> bool:
     """Whether it, or that of a part, gets the names of the parameters."""
-    parts = factory.make.factories.values() if isinstance(factory.make, PartFactory) else [factory]
-    return any(part.takes_names for part in parts)
+    make = factory.make
+    factories = make.factories.values() if isinstance(make, PartFactory) else [factory]
+    return any(inner.takes_names for inner in factories)
 
 
 def _parts(make: object, parameters: Sequence[torch.nn.Parameter]) -> tuple[Mapping[str, Any], ...]:

@@ -44,7 +44,8 @@ class JoinedOptimizers(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each, by its part."""
-        return {"parts": {name: part.state_dict() for name, part in self.parts.items()}}
+        states = {name: optimizer.state_dict() for name, optimizer in self.parts.items()}
+        return {"parts": states}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Give each its state."""
