@@ -188,9 +188,9 @@ class Spikes:
         back_to = self._go_back(task, opt, average) if goes_back else None
         indices = window.indices if isinstance(window, Window) else ()
         of_ranks = self._ranks.all_gather_object(_numbers(indices))
-        samples = tuple(itertools.chain.from_iterable(numbers for numbers, _ in of_ranks))
+        indices_of_all = tuple(itertools.chain.from_iterable(numbers for numbers, _ in of_ranks))
         ready = any(are for _, are in of_ranks)
-        self._add(state.step, state.epoch, loss, norm, samples, ready, back_to)
+        self._add(state.step, state.epoch, loss, norm, indices_of_all, ready, back_to)
         if self._rollbacks > ROLLBACKS:
             raise SpikeError(
                 f"on_spike='rollback': the loss spiked at update {state.step}, and training went"
@@ -314,10 +314,9 @@ def _numbers(indices: Sequence[Any]) -> tuple[tuple[int, ...], bool]:
     ready = True
     for drawn in indices:
         listed = drawn.tolist() if isinstance(drawn, Tensor | np.ndarray) else drawn
-        several = isinstance(listed, (list, tuple))
-        ready = ready and not several
+        ready = ready and not isinstance(listed, (list, tuple))
         try:
-            numbers += map(int, listed) if several else [int(listed)]
+            numbers += map(int, listed if isinstance(listed, (list, tuple)) else [listed])
         except (TypeError, ValueError):
             return (), False
     return tuple(numbers), ready and bool(numbers)

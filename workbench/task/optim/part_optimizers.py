@@ -48,7 +48,8 @@ class PartOptimizers(JoinedOptimizers):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         flags = {name: value for name, value in vars(self).items() if name in _FLAGS}
         for optimizer in self.parts.values():
-            vars(optimizer).update(flags)
+            for name, value in flags.items():
+                setattr(optimizer, name, value)
         try:
             return super().step(closure)
         finally:
