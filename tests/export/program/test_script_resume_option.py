@@ -38,6 +38,9 @@ CASES = {
         "weight_averaging='ema', ema_decay=0.7, monitor='val_loss/b'", "", "step == 12",
     ),
     "a learning rate found on the way": (f"{PAIR}, find_lr_at=(1,)", "", "step == 7"),
+    "one optimizer for each part": (
+        f"{PAIR}, optimizer={{'body': torch.optim.Adam, '': torch.optim.AdamW}}", "", "step == 6",
+    ),
     "LBFGS": (f"{PAIR}, optimizer=lambda p, lr: torch.optim.LBFGS(p, lr=lr, max_iter=2)", "", "step == 6"),
 }  # fmt: skip
 
@@ -47,6 +50,7 @@ SLOW = {
     "max_steps",
     "bfloat16",
     "LBFGS",
+    "one optimizer for each part",
 }
 
 
