@@ -11,19 +11,19 @@ Mode = Literal["min", "max"]
 AVERAGED = "_averaged"
 """The suffix of a metric of the averaged weights."""
 
-_LOWER = frozenset(
+LOWER = frozenset(
     "loss losses error errors err perplexity ppl mse mae rmse mape smape msle rmsle wer cer mer wil"
     " fid kid lpips nll bce ce crossentropy entropy brier ece kl kld divergence distance dist"
     " residual regret cost bpb bpc bpd bits hinge deviance eer minde dcf fpr fnr nelbo"
     " energy".split()
 )
-_HIGHER = frozenset(
+HIGHER = frozenset(
     "acc accuracy f1 f2 fbeta auc auroc auprc aupr roc precision recall sensitivity specificity iou"
     " miou jaccard dice bleu sacrebleu rouge rougel meteor chrf comet cider r2 map ap mrr ndcg hits"
     " psnr ssim mcc kappa correlation corr pearson spearman kendall reward return win elbo tpr tnr"
     " em exact success purity nmi ari".split()
 )
-_WEAK = frozenset(["score", "scores", "similarity"])
+WEAK = frozenset(["score", "scores", "similarity"])
 """Higher is better, unless another word of the name decides ("brier_score": lower)."""
 
 
@@ -47,8 +47,8 @@ def _mode_by_words(name: str) -> Mode | None:
     for word in reversed(words):
         # f1 and r2 are whole, map50 and top5acc are not
         for form in (word, *reversed(re.findall("[a-z]+", word))):
-            if form in _LOWER:
+            if form in LOWER:
                 return "min"
-            if form in _HIGHER:
+            if form in HIGHER:
                 return "max"
-    return "max" if _WEAK.intersection(words) else None
+    return "max" if WEAK.intersection(words) else None

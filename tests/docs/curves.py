@@ -50,5 +50,7 @@ def picture(found: wb.LRCurve, title: str) -> bytes:
 if __name__ == "__main__":
     for name, (bench, search) in CURVES.items():
         path = FOLDER / f"curve-{name}.png"
-        path.write_bytes(picture(curve(bench, search), name.capitalize()))
+        found = curve(bench, search)
+        without = "" if found.suggestion is not None else ": no recommendation"
+        path.write_bytes(picture(found, f"{name.capitalize()}{without}"))
         print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")

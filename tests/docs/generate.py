@@ -11,12 +11,13 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import click
 
 from tests.docs.pages import DOCS
 from workbench import cli, events
+from workbench.metric_mode import HIGHER, LOWER, WEAK
 from workbench.settings import Group, Settings, metadata_of
 from workbench.values import EarlyStopping
 
@@ -36,14 +37,51 @@ Give a setting to `wb.Workbench(…)`, to `bench.set(…)`, or to one job: `benc
 - A setting that has no effect on your data or job raises an error, which says what decides instead. One that needs another
   setting (`ema_decay` needs `weight_averaging`) may be `set` before it: then the fit raises the error.
 """
+EXAMPLES = {
+    "optimizer": "'adamw' {'sgd': {'momentum': 0.9}}", "lr": "3e-4", "weight_decay": "0.01", "batch_size": "64",
+    "accumulate_grad_batches": "4 {0: 8, 4: 2}", "gradient_clip_val": "1.0", "warmup": "100 0.05", "min_lr_ratio": "0.1",
+    "decay_fraction": "0.1", "lr_power": "1.0", "restarts": "5", "compile": "True 'max-autotune' {'dynamic': True}",
+    "max_epochs": "20 -1", "min_epochs": "3", "max_steps": "5000", "min_steps": "500", "max_time": "'00:02:30:00' {'hours': 2}",
+    "num_workers": "4", "prefetch_factor": "4", "reload_dataloaders_every_n_epochs": "1", "limit_train_batches": "100 0.1",
+    "limit_val_batches": "10 0.5", "limit_test_batches": "10", "limit_predict_batches": "10", "overfit_batches": "4 0.01",
+    "fast_dev_run": "3", "check_val_every_n_epoch": "5 None", "val_check_interval": "500 0.25 '00:00:10:00'",
+    "num_sanity_val_steps": "0 -1", "early_stopping": "{'monitor': 'val_loss', 'patience': 5}", "ema_decay": "0.9999",
+    "averaging_every_n_steps": "10", "averaging_start": "100", "averaging_start_epoch": "2", "swa_epoch_start": "15 0.75",
+    "swa_lrs": "0.05", "annealing_epochs": "5", "truncated_bptt_steps": "32", "tbptt_time_dim": "0", "find_lr_at": "0 {0, 5}",
+    "find_batch_size_at": "0", "track_grad_norm": "'inf' 1.0 None", "layer_history_mb": "1024 None", "log_every_n_steps": "10",
+    "checkpoint_every": "500 '00:00:10:00'", "save_top_k": "3 -1", "monitor": "'val_accuracy'", "keep_runs": "200", "keep_start": "2000 0",
+    "devices": "2 [0, 2]", "num_nodes": "2", "launch": "{'config_file': 'two.yaml'}", "rank_timeout": "1800", "seed": "1",
+}  # fmt: skip
+"""Values other than the default, as code. Those of the other settings are words or True and False, which their types tell."""
 STOPPING_HEAD = """
 ## EarlyStopping
 
-`early_stopping=wb.EarlyStopping(monitor="val_loss", patience=5)`. Give a list for several rules.
+`early_stopping=wb.EarlyStopping("val_loss", patience=5)` ends a fit, `early_stopping={"monitor": "val_loss", "patience": 5}` is the
+same, and a list has several rules. In a YAML file write the dict.
 
-| argument | default | what it does |
-|---|---|---|
+**What `monitor` takes**, here and as the setting:
+
+- `"train_loss"` is there always. `"val_loss"` is the loss on `val=`.
+- `"val_accuracy"` is the metric `accuracy` of `metrics={"accuracy": f}`. Each of these metrics gets `val_` before its name.
+- A LightningModule has the names that it gives to `self.log`.
+- `"val_loss/hard"` is the loss on one of several sets, `val={"easy": …, "hard": …}`.
+- `"val_loss_averaged"` is that of the averaged weights, with `weight_averaging`.
+
+A name that nothing reports is an error, which lists the names that there are.
+
+**What `mode` takes**: `"min"` and `"max"`. Without it the last word of the name that is known decides.
+
 """
+STOPPING_TABLE = """
+A name without any of these words counts as `"min"` for early stopping, and is an error for `monitor`.
+
+| argument | default | example | what it does |
+|---|---|---|---|
+"""
+STOPPING_EXAMPLES = {
+    "monitor": '"val_accuracy"', "mode": '"max"', "min_delta": "0.001", "patience": "10", "warmup": "5",
+    "stopping_threshold": "0.99", "divergence_threshold": "10.0", "check_finite": "False", "restore_best": "True",
+}  # fmt: skip
 EVENTS_HEAD = """\
 <!-- Written by `python -m tests.docs.generate` from workbench/events/. -->
 # Events
@@ -78,20 +116,49 @@ def settings() -> str:
             _setting(name) for name in Settings.model_fields if metadata_of(name).group == group
         ]
         parts.append(
-            f"\n## {group.capitalize()}\n\n| setting | default | unit | what it does |\n|---|---|---|---|\n"
-            + "".join(rows)
+            f"\n## {group.capitalize()}\n\n| setting | default | unit | examples | what it does |\n"
+            "|---|---|---|---|---|\n" + "".join(rows)
         )
     rules = [
-        f"| `{name}` | {_default(field.default)} | {_cell(field.description)} |\n"
+        f"| `{name}` | {_default(field.default)} | `{STOPPING_EXAMPLES[name]}` |"
+        f" {_cell(field.description)} |\n"
         for name, field in EarlyStopping.model_fields.items()
     ]
-    return "".join([*parts, STOPPING_HEAD, *rules])
+    modes = [
+        f"- {meaning}: {', '.join(f'`{word}`' for word in sorted(words))}.\n"
+        for meaning, words in (("Lower is better", LOWER), ("Higher is better", HIGHER | WEAK))
+    ]
+    return "".join([*parts, STOPPING_HEAD, *modes, STOPPING_TABLE, *rules])
 
 
 def _setting(name: str) -> str:
     field, item = Settings.model_fields[name], metadata_of(name)
     live = " *Live.*" if item.live else ""
-    return f"| `{name}` | {_default(field.default)} | {item.unit} | {_cell(field.description)}{live} |\n"
+    shown = ", ".join(f"`{example}`" for example in examples(name))
+    return (
+        f"| `{name}` | {_default(field.default)} | {item.unit} | {shown} |"
+        f" {_cell(field.description)}{live} |\n"
+    )
+
+
+def examples(name: str) -> list[str]:
+    """Values of a setting, as code: those listed here, and the words that its type has."""
+    field = Settings.model_fields[name]
+    values = EXAMPLES.get(name, "")
+    listed = re.findall(r"\{[^ ].*?\}+(?= |$)|\[.*?\]|[^ ]+", values)
+    known = [repr(value) for value in _choices(field.annotation)]
+    return listed or [value for value in known if value != repr(field.default)]
+
+
+def _choices(hint: Any) -> Iterator[object]:
+    """The values that a type names."""
+    if hint is bool:
+        yield from (True, False)
+    elif get_origin(hint) is Literal:
+        yield from get_args(hint)
+    else:
+        for inner in get_args(hint):
+            yield from _choices(inner)
 
 
 def _default(value: Any) -> str:

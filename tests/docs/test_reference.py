@@ -7,12 +7,13 @@ import contextlib
 import pydoc
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import pytest
+from pydantic import TypeAdapter
 
 import workbench
-from tests.docs.generate import PAGES
+from tests.docs.generate import PAGES, examples
 from tests.docs.pages import DOCS, blocks, name_of
 from tests.docs.pages import PAGES as ALL
 from workbench import events
@@ -34,6 +35,15 @@ def test_every_setting_and_every_event_is_there() -> None:
     assert [
         kind.__name__ for kind in get_args(events.BenchEvent) if f"## {kind.__name__}\n" not in page
     ] == []
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_a_setting_takes_its_examples(name: str) -> None:
+    field = Settings.model_fields[name]
+    taken = TypeAdapter(Annotated[field.annotation, *field.metadata])
+    values = [taken.validate_python(ast.literal_eval(code)) for code in examples(name)]
+    assert values
+    assert field.default not in values
 
 
 def test_every_public_name_is_in_the_reference() -> None:

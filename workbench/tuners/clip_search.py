@@ -171,7 +171,9 @@ def _compared(
 
 def _unmeasured(end: ClipSearchEnded, why: str) -> ClipSearchEnded:
     """The end of a search whose value cannot be compared with training without it."""
-    reason = f"{end.reason}. Whether that helps was not measured, so it is not recommended: {why}"
+    reason = (
+        f"{end.reason}. The search cannot tell whether that helps, so it is not recommended: {why}"
+    )
     return dataclasses.replace(end, best={}, reason=reason)
 
 
@@ -187,8 +189,8 @@ def conclusion(
     without clipping, or with the `present` value, and with the new one.
     """
     before = "without clipping" if not present else f"with gradient_clip_val={rate(present)}"
-    losses = f"{number(without)} {before}, {number(clipped)} with {rate(end.suggestion or 0.0)}"
-    why = f"{end.reason}. Held-out loss after {length} updates: {losses}"
+    losses = f"{number(without)} {before} and {number(clipped)} with {rate(end.suggestion or 0.0)}"
+    why = f"{end.reason}. The held-out loss after {length} updates is {losses}"
     helps = clipped < math.inf == without
     if max(without, clipped) < math.inf:
         excess = stretch.excess({0: without, 1: clipped}, start, abs(start), stretch.LEARNED)
@@ -209,16 +211,16 @@ def candidate(norms: tuple[tuple[float, ...], ...], ended: str) -> ClipSearchEnd
         return ClipSearchEnded({}, value, norms, reason, ended)
     highest = max(stands_out(values) for values in series)
     share = (
-        f"{rate(value)} would cut {clip_share(series, value):.0%} of {max(map(len, series))}"
-        " updates"
+        f"A clip value of {rate(value)} would cut {clip_share(series, value):.0%} of"
+        f" {max(map(len, series))} updates"
     )
     if highest < STANDS_OUT:
         reason = (
             f"no norm stands out (the largest is {highest:.1f} times those around it), so clipping"
-            f" would change little; {share}"
+            f" would change little. {share}"
         )
         return ClipSearchEnded({}, value, norms, reason, ended)
-    reason = f"some norms are up to {highest:.0f} times those around them; {share}"
+    reason = f"some norms are up to {highest:.0f} times those around them. {share}"
     return ClipSearchEnded({"gradient_clip_val": value}, value, norms, reason, ended)
 
 

@@ -173,7 +173,7 @@ def conclusion(
         f"{rate(t.weight_decay)}: {number(t.loss)}"
         for t in sorted(trials, key=lambda t: t.weight_decay)
     )
-    of = f" that stand for {planned:,}" if planned is not None and planned > length else ""
+    of = f", which stand for {planned:,}," if planned is not None and planned > length else ""
     why = f"held-out loss after {length} updates{of} at each decay: {listed}."
     losses = {
         t.weight_decay: t.loss + stretch.LEARNED * start
@@ -184,7 +184,7 @@ def conclusion(
         return DecaySearchEnded(
             {},
             None,
-            f"{why} Fewer than two losses can be compared with the present value's: it stays.",
+            f"{why} Too few of these losses can be compared, so the present value stays.",
             ended,
         )
     lowest = min(losses.values())
@@ -192,11 +192,11 @@ def conclusion(
     best = min(near, key=lambda value: abs(value - present))
     gain = losses[present] / losses[best] - 1
     if gain < (CLEARLY if best > present else LESS_CLEARLY):
-        late = "stretches miss what decay does late in a run"
+        late = "Such short trainings do not show what decay does late in a run."
         return DecaySearchEnded(
             {},
             None,
-            f"{why} Nothing is clearly better than {rate(present)}, which stays: {late}.",
+            f"{why} No value is clearly better than {rate(present)}, so it stays. {late}",
             ended,
         )
     return DecaySearchEnded(

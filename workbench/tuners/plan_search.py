@@ -269,7 +269,7 @@ class PlanSearch:
             + (f"{chosen} is faster, and as good" if best else f"{present} stays")
         )
         if self._settings.max_steps is not None and best:
-            why += f"; max_steps={self._settings.max_steps} then trains on more samples"
+            why += f". max_steps={self._settings.max_steps} then trains on more samples"
         self._step(search, best, why)
 
     def _why_untried(self, has_rate: bool = True) -> str:
@@ -314,24 +314,24 @@ class PlanSearch:
         """
         decided, plan = dict(self._request.decided), dict(self._plan)
         if not plan:
-            self._step(_CHECK, decided, "the present settings stay, so there is nothing to compare")
+            self._step(_CHECK, decided, "no search found better values, so nothing was compared")
             return
         if not self._length:
             why = self._why_untried()
-            self._step(_CHECK, decided, f"not compared, so the present settings stay: {why}")
+            self._step(_CHECK, decided, f"nothing was compared, so your settings stay: {why}")
             return
         before, after = self._loss({}), self._loss(plan)
         size = plan.get("batch_size", self._settings.batch_size)
         why = (
             f"held-out loss after {self._length * self._settings.batch_size:,} samples:"
-            f" {number(before)} with the present settings, {number(after)} with the plan's"
+            f" {number(before)} with the present settings and {number(after)} with the plan's"
         )
         if self._is_better(after, before):
-            self._step(_CHECK, {**decided, **plan}, f"{why}, which are clearly better")
+            self._step(_CHECK, {**decided, **plan}, f"{why}. The plan's are clearly better")
         elif size > self._settings.batch_size and self._is_as_good(after, before):
-            self._step(_CHECK, {**decided, **plan}, f"{why}, which are as good, and faster")
+            self._step(_CHECK, {**decided, **plan}, f"{why}. The plan's are as good, and faster")
         else:
-            self._step(_CHECK, decided, f"{why}. That is not clearly better: the present ones stay")
+            self._step(_CHECK, decided, f"{why}. The plan's are not clearly better, so yours stay")
 
 
 def _rate_in(end: CurveEnded) -> tuple[dict[str, Any], str]:

@@ -459,19 +459,19 @@ class _Race:
         excess = self._excess(losses)
         best = min(losses, key=losses.__getitem__)
         if excess.get(0, math.inf) < 1 + CLEARLY:  # those of the present settings
-            kept = "None is clearly better than the present settings, which stay."
+            kept = "No recipe is clearly better than the present settings, so these stay."
             return RecipeSearchEnded({}, f"{why} {kept}", self._doubt(losses[best], {}), ended)
         near = [n for n in losses if n and excess[n] < 1 + CLEARLY]
         values = self._gentlest(best, near)
         if self._is_overtaken(values):
-            kept = "The present settings fall faster from the shorter stretch to this, and stay."
+            kept = "In the last round the loss falls faster with the present settings. They stay."
             return RecipeSearchEnded({}, f"{why} {kept}", self._doubt(losses[best], {}), ended)
         why += f" {recipe_name(values)} is clearly better than the present settings."
         if run.share_of(values) < 1:
             why += (
-                f" With batches of {values['batch_size']} in place of {run.batch_size}, a fit has"
-                f" {1 / run.share_of(values):.3g} times as many updates for as many samples, and"
-                " may take so many times as long."
+                f" With batches of {values['batch_size']} in place of {run.batch_size}, a fit of as"
+                f" many samples has {1 / run.share_of(values):.3g} times as many updates. It may"
+                " take so many times as long."
             )
         return RecipeSearchEnded(dict(values), why, self._doubt(losses[best], values), ended)
 
@@ -510,31 +510,31 @@ class _Race:
         run, doubts = self._run, list[str]()
         if run.start is not None and abs(run.start - lowest) < stretch.MOVED * abs(run.start):
             doubts.append(
-                f"the held-out loss only came from {number(run.start)} to {number(lowest)}, so this"
-                " is a guess: train until it falls, then search again from there,"
-                " find_recipe(start='continue')"
+                f"The held-out loss only went from {number(run.start)} to {number(lowest)}, so this"
+                " is a guess. Train until it falls, then search again from there:"
+                " find_recipe(start='continue')."
             )
         before = next((loss for values, loss in self._before if values == best), math.inf)
         if best and before > next((loss for values, loss in self._before if not values), math.inf):
             doubts.append(
-                f"after {self._length_before:,} updates the present settings had the lower loss"
+                f"After {self._length_before:,} updates the present settings had the lower loss."
             )
         if best and lowest > 0 and before < (1 + CLEARLY) * lowest:
             doubts.append(
-                "its loss hardly falls in longer stretches, so a whole run may overfit: compare one"
-                " with the best validation of the present settings, or train for fewer updates"
+                "Its loss hardly falls in longer stretches, so a whole run may overfit. Compare its"
+                " best validation with that of the present settings, or train for fewer updates."
             )
         if run.planned is not None and self._length < 0.2 * run.planned:
             doubts.append(
-                f"the longest stretches have {self._length:,} of {run.planned:,} updates, and what"
-                " happens later in a run (overfitting, for one) does not show in them"
+                f"The longest stretches have {self._length:,} of {run.planned:,} updates. They do"
+                " not show what happens later in a run, such as overfitting."
             )
         if best and run.normalizes and "schedule_free" in str(best.get("optimizer")):
             doubts.append(
-                "the model has BatchNorm, whose statistics are those of other weights than the"
-                " ones that a schedule-free optimizer evaluates"
+                "The model has BatchNorm. Its statistics belong to other weights than those that a"
+                " schedule-free optimizer evaluates."
             )
-        return "; ".join(doubts)
+        return " ".join(doubts)
 
 
 def _warmup(settings: Settings, planned: int | None, share: float) -> float:

@@ -180,7 +180,7 @@ class WorkersRequest:
                 )
                 best, reason = (
                     trials[-1],
-                    f"{reason} {name_of(values)} makes it {times:.2g}x as fast again.",
+                    f"{reason} {name_of(values)} makes it {times:.2g} times as fast again.",
                 )
         return SpeedSearchEnded(dict(best.values), reason, end or "all numbers tried")
 
@@ -321,7 +321,7 @@ def _enough_workers(trials: Sequence[SpeedTrial]) -> str:
     if last.updates_per_second is None:
         return f"{name_of(last.values)} failed"
     if last.waiting is not None and last.waiting < KEEPS_UP:
-        return f"training waits for {last.waiting:.1%} of the time with {name_of(last.values)}"
+        return f"training waits {last.waiting:.1%} of the time with {name_of(last.values)}"
     speeds = [t.updates_per_second or 0.0 for t in trials]
     if len(speeds) > 2 and max(speeds[-2:]) < (1 + FASTER) * max(speeds[:-2]):
         return "more workers are not faster"
@@ -339,15 +339,15 @@ def best_workers(trials: Sequence[SpeedTrial]) -> tuple[dict[str, Any], str]:
         if not any(_clearly_faster(other, t) for other in speeds.values())
     )
     chosen, alone = speeds[best], speeds[min(speeds)]
-    waits = f"training waits {chosen.waiting or 0:.0%} of the time"
+    waits = f"waits for data {chosen.waiting or 0:.0%} of the time"
     if best == min(speeds):
-        return dict(chosen.values), f"{best}: {waits}, and more workers are not faster."
+        return dict(chosen.values), f"{best}: training {waits}, and more workers are not faster."
     times = (chosen.updates_per_second or 0.0) / (alone.updates_per_second or math.inf)
     return (
         dict(chosen.values),
         (
-            f"{best}: {times:.2g}x as fast as {min(speeds)}; {waits}, with {min(speeds)}"
-            f" {alone.waiting or 0:.0%}."
+            f"{best}: training is {times:.2g} times as fast as with {min(speeds)}. It {waits}, and"
+            f" with {min(speeds)} {alone.waiting or 0:.0%}."
         ),
     )
 
@@ -371,7 +371,7 @@ def best_precision(trials: Sequence[SpeedTrial], tolerance: float) -> tuple[dict
     if best is base:
         return (
             dict(base.values),
-            f"{name_of(base.values)}: nothing else is clearly faster with the same losses.{apart}",
+            f"{name_of(base.values)}: no other is clearly faster with the same losses.{apart}",
         )
     memory = ""
     if best.peak_bytes is not None and base.peak_bytes is not None:
@@ -382,8 +382,8 @@ def best_precision(trials: Sequence[SpeedTrial], tolerance: float) -> tuple[dict
     return (
         dict(best.values),
         (
-            f"{name_of(best.values)}: {times:.2g}x as fast as {name_of(base.values)}, with losses"
-            f" that agree.{memory}{apart}"
+            f"{name_of(best.values)}: {times:.2g} times as fast as {name_of(base.values)}, and the"
+            f" losses agree.{memory}{apart}"
         ),
     )
 

@@ -59,7 +59,7 @@ def lr_curve(
     silent = [f"{p.name} proposes nothing: {p.why}" for p in proposals if p.lr is None]
     band = () if suggestion is None else (Band(suggestion / 2, suggestion * 2, "÷2 to ×2"),)
     return Chart(
-        title="Learning-rate finder",
+        title="Learning-rate finder" + (": no recommendation" if suggestion is None else ""),
         x=Axis("learning rate", log=True, range=span(lrs, log=True)),
         y=Axis("loss", range=_loss_range(losses, smoothed, [t.loss for t in race])),
         series=(

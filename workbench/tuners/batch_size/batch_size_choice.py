@@ -76,15 +76,15 @@ def choose(
         return BatchSizeChoice(best, fastest, f"{best}: {reason}.")
     fits = [t for t in passed if epoch.updates(t.size) >= epoch.least]
     chosen, reason = _pick(fits, noise, present) if fits else (min(t.size for t in passed), "")
-    if not fits or chosen == max(t.size for t in fits):
-        most = (
-            "the largest tried size that makes"
-            if fits
-            else "the smallest tried size; even this makes fewer than"
-        )
+    if not fits:
         reason = (
-            f"{most} {epoch.least} updates in an epoch ({epoch.updates(chosen)}); {best} makes"
-            f" {epoch.updates(best)}"
+            f"the smallest size tried. No size makes {epoch.least} updates in an epoch, and this"
+            f" makes {epoch.updates(chosen)}"
+        )
+    elif chosen == max(t.size for t in fits):
+        reason = (
+            f"the largest size tried with {epoch.least} updates in an epoch or more. It makes"
+            f" {epoch.updates(chosen)}, and {best} makes {epoch.updates(best)}"
         )
     return BatchSizeChoice(chosen, fastest, f"{chosen}: {reason}.")
 
@@ -96,17 +96,17 @@ def _pick(
     known = noise is not None and noise.samples is not None
     fastest = _fastest(trials)
     if fastest is None:
-        return max(t.size for t in trials), "the largest; no speed was measured"
+        return max(t.size for t in trials), "the largest size, since no speed was measured"
     later = {t.size: _cost(t, noise, GROWS) for t in trials}
     least = min(later.values())
     best, reason = fastest, f"the smallest size with {AS_FAST:.0%} of the highest speed"
     if known:
         best = min(size for size, cost in later.items() if AS_SOON * cost <= least)
-        reason = f"the smallest size with nearly the least time{_to(noise)}"
+        reason = f"the smallest size that needs nearly the least time{_to(noise)}"
     costs = {t.size: _cost(t, noise) for t in trials}
     if present is not None and costs[best] >= GAINS * costs.get(present, math.inf):
         return present, (
-            f"the present size; no other saves more than {1 - GAINS:.0%} of the time{_to(noise)}"
+            f"the present size. No other saves more than {1 - GAINS:.0%} of the time{_to(noise)}"
         )
     return best, reason
 
@@ -143,7 +143,10 @@ def _to(noise: NoiseScale | None) -> str:
     if noise is None or noise.samples is None:
         return " for a sample"
     about = "about" if noise.value is not None else "at least"
-    return f" to a loss, by its speed and a noise scale of {about} {rounded(noise.samples)} samples"
+    return (
+        f" to a loss, judged by speeds and a noise scale of {about} {rounded(noise.samples)}"
+        " samples"
+    )
 
 
 def _fastest(passed: Sequence[Trial]) -> int | None:

@@ -338,7 +338,7 @@ class _SizeSearch:
         if self._stop():
             self.why = "stopped"
         elif len(self.trials) >= self._max:
-            self.why = f"max_trials={self._max} reached before the limit was known"
+            self.why = f"max_trials={self._max} trials did not reach the limit"
         elif passed := [t for t in self.trials if t.ok]:
             self.why = self._too_long(passed, size) or None
             self._is_late = self.why is not None
@@ -577,7 +577,7 @@ def _verify(
     if size == maximum:
         return f"{known}, no headroom taken", size
     if not outcome:
-        return f"{maximum} passed once, but no smaller size did when it was tried after", None
+        return f"{maximum} passed once, but no smaller size passed after it", None
     return f"{known}; with {headroom:.0%} headroom {size} passed", size
 
 

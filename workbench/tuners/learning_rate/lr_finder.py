@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import functools
 import itertools
 import math
 import statistics
@@ -40,7 +39,6 @@ from workbench.tuners.learning_rate import lr_race, sweep
 from workbench.tuners.learning_rate.curve import LRCurve as LRCurve
 from workbench.tuners.learning_rate.dead_units import DeadUnits
 from workbench.tuners.learning_rate.lr_suggest import (
-    Died,
     Landmarks,
     Raced,
     divergence,
@@ -56,8 +54,8 @@ PATIENCE = 1000
 """After this many windows without a loss of the swept optimizer, the sweep raises an error."""
 
 _SET_BY_CODE = (
-    "The run's own code sets the learning rate, and the search trained at its own rates instead: lr"
-    " has an effect on a fit only where that code uses it."
+    "Your own code sets the learning rate of a run, and the search trained at its own rates"
+    " instead. So lr changes a fit only where your code uses it."
 )
 
 
@@ -132,29 +130,34 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
         beta, adaptive = _momentum(opt.optimizer), is_adaptive(opt.optimizer)
         with DeadUnits(session.parameters, session.ranks, opt) as units:
             points, ended = _sweep(session, opt, request, swept, units, emit, inbox)
-    read = functools.partial(
-        _conclude, points, ended, request, beta, adaptive, schedule, units.died()
+    lrs, losses, count = [p.lr for p in points], [p.loss for p in points], request.num_training
+    landmarks = Landmarks(
+        lrs,
+        losses,
+        beta=beta,
+        adaptive=adaptive,
+        schedule=schedule,
+        num_training=count,
+        died=units.died(),
     )
-    end = read()
-    if request.race and end.suggestion is not None and not inbox.has(Stop):
-        level = session.ranks.broadcast_object(
-            level_of([p.loss for p in points], request.num_training)
-        )
-        assert level is not None  # there is a suggestion
+    end = _conclude(points, ended, landmarks)
+    if request.race and landmarks.estimate is not None and not inbox.has(Stop):
+        level = session.ranks.broadcast_object(level_of(losses, count))
+        assert level is not None  # there is an estimate
         updates = request.race_updates
         outcome = lr_race.race(
-            session, opt, end.suggestion, level, updates, schedule, swept, emit, inbox
+            session, opt, landmarks.estimate, level, updates, schedule, swept, emit, inbox
         )
         raced = outcome.suggestion
         if outcome.lowest is not None and raced.lr is not None:
-            end = read(Raced(raced.lr, outcome.lowest))
+            end = _conclude(points, ended, landmarks, Raced(raced.lr, outcome.lowest))
         ended = sweep.STOPPED if inbox.has(Stop) else end.ended
         against = (outcome.doubt,) if outcome.doubt else ()
         end = dataclasses.replace(
             end,
             ended=ended,
             suggestions=(raced, *end.suggestions),
-            suggestion=raced.lr,
+            suggestion=end.suggestion if raced.lr is None else raced.lr,
             notes=(*against, *end.notes),
             doubts=(*against, *end.doubts),
         )
@@ -314,21 +317,10 @@ def _loss_of_update(
 
 
 def _conclude(
-    points: list[CurvePoint],
-    ended: str,
-    request: LRRequest,
-    beta: float,
-    adaptive: bool,
-    schedule: str,
-    died: Died | None,
-    raced: Raced | None = None,
+    points: Sequence[CurvePoint], ended: str, landmarks: Landmarks, raced: Raced | None = None
 ) -> CurveEnded:
-    lrs, losses, count = [p.lr for p in points], [p.loss for p in points], request.num_training
-    landmarks = Landmarks(
-        lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died
-    )
     suggestions = suggest_all(landmarks, [p.smoothed for p in points])
-    edge = divergence(lrs, losses, num_training=count)
+    edge = divergence(landmarks.lrs, [p.loss for p in points], num_training=landmarks.num_training)
     return CurveEnded(
         ended,
         suggestions,
@@ -386,7 +378,7 @@ def _beyond_weights(lr: float, size: float) -> str:
     return (
         f"At this rate an update changes a weight by about {rate(lr, 2)}, and the weights"
         f" themselves are about {rate(size, 2)}. Only targets or inputs that are large numbers need"
-        " that: scale them (mean 0, standard deviation 1), then search again."
+        " that. So scale them to a mean of 0 and a standard deviation of 1, then search again."
     )
 
 
@@ -406,20 +398,17 @@ def _of_groups(optimizer: Optimizer, numbers: Sequence[int]) -> str:
     called = f" ({name!s:.60})" if name else ""
     several = f", with groups {', '.join(map(str, numbers[1:]))} in proportion" * bool(numbers[1:])
     return (
-        f"These are the rates of parameter group {numbers[0]}{called} alone{several}; the others"
-        " stayed at theirs. Where rules make the groups, the group's lr_scale is this rate divided"
-        " by the setting lr, which moves all groups in proportion; else give it this rate where the"
-        " optimizer is made."
+        f"These are the rates of parameter group {numbers[0]}{called} alone{several}. The others"
+        " kept theirs. The setting lr moves all groups in proportion. So if rules make your groups,"
+        " the group's lr_scale is this rate divided by the setting lr. Otherwise give the group"
+        " this rate where you make the optimizer."
     )
 
 
 def _whose(index: int) -> str:
     """A note, for several optimizers, on the rates of the curve and on the setting."""
-    others = (
-        "the others stayed at theirs. The setting lr is the first optimizer's, and moves all in"
-        " proportion."
-    )
     return (
-        f"These are the rates of optimizer {index} alone (its first group, or the first that is not"
-        f" at 0); {others}"
+        f"These are the rates of optimizer {index} alone, in its first group whose rate is not 0."
+        " The others kept theirs. The setting lr is the rate of the first optimizer, and moves all"
+        " in proportion."
     )

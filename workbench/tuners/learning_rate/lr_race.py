@@ -162,13 +162,13 @@ def race(
     set_lr, present = stretch.multiplier(opt, groups), stretch.present_rate(opt, groups)
     held_out, why = stretch.starting_loss(session, length)
     if why:
-        return _no_race(lr, why)
+        return _no_race(why)
     by_val = held_out is not None
     if held_out is None:
         with scratch(session):
             held_out = stretch.train(session, opt, [], set_lr, by_val=False)
     if not math.isfinite(held_out):
-        return _no_race(lr, "the held-out loss is not finite at the start")
+        return _no_race("the held-out loss is not finite at the start")
     start = Start(held_out, level)
 
     def trained(rate: float, updates: int, watch: Watch | None = None) -> RaceTrial:
@@ -206,7 +206,7 @@ def race(
             rival = trained(present, length)
     except _Stopped:
         return RaceOutcome(
-            Suggestion(NAME, lr, None, "The race was stopped: the sweep's rate stays")
+            Suggestion(NAME, None, None, "The race was stopped, and the sweep's rate stays.")
         )
     suggestion = conclusion(lr, trials, start, schedule, rival)
     losses = [t.loss for t in (*trials, *([rival] if rival else [])) if math.isfinite(t.loss)]
@@ -215,11 +215,11 @@ def race(
     return RaceOutcome(suggestion, lowest, doubt)
 
 
-def _no_race(lr: float, why: str) -> RaceOutcome:
-    """The sweep's rate, and why no race confirms it."""
+def _no_race(why: str) -> RaceOutcome:
+    """No suggestion, so that the sweep's stays, and why there was no race."""
     return RaceOutcome(
-        Suggestion(NAME, lr, None, f"There was no race: {why}. The sweep's rate stays"),
-        doubt=f"There was no race: {why}. This is the sweep's rate.",
+        Suggestion(NAME, None, None, f"There was no race: {why}."),
+        doubt=f"There was no race: {why}. The suggestion is the sweep's.",
     )
 
 
@@ -263,15 +263,15 @@ def climb(
     lowest = min(t.loss for t in trials)
     listed = _losses_in_words(trials, start.loss)
     if not start.has_fallen_to(lowest):
-        which = "the sweep's rate stays" if best is first else "it is lowest at this one"
-        why = f"no rate moves the loss, and {which}. {listed}"
+        which = "The sweep's rate stays" if best is first else "It is lowest at this one"
+        why = f"no rate moves the loss. {which}. {listed}"
         return RaceOutcome(
             Suggestion(NAME, best.lr, None, why),
             None if best is first else best.loss,
             _guess(start.loss, lowest),
         )
     if best is first:
-        why = f"no higher rate comes further in an update, and the sweep's stays. {listed}"
+        why = f"no higher rate lowers the loss faster, so the sweep's rate stays. {listed}"
         return RaceOutcome(Suggestion(NAME, first.lr, None, why))
     # the loss changes in a stretch of the usual length, so other stretches of that length can be
     # compared with it
@@ -283,8 +283,8 @@ def climb(
             conclusion(first.lr, trials, start, schedule), min(t.loss for t in trials)
         )
     why = (
-        f"the sweep's rate does not move the loss. {listed}. For a whole run take {WHOLE:g} of a"
-        " rate that changes it in part of one"
+        f"the sweep's rate does not move the loss, and a higher one does. {listed}. A whole run"
+        f" needs less than a part of one: {WHOLE:g} of that rate"
     )
     return RaceOutcome(Suggestion(NAME, max(low, WHOLE * best.lr), None, why), best.loss)
 
@@ -292,7 +292,7 @@ def climb(
 def _guess(start: float, lowest: float) -> str:
     """The doubt about a rate, if no rate changes the loss clearly."""
     return (
-        f"This rate is a guess: in the race the held-out loss only came from {start:.3g} to"
+        f"This rate is a guess. In the race the held-out loss only went from {start:.3g} to"
         f" {lowest:.3g}. Train until it falls, then search again from there:"
         ' find_lr(start="continue", race=True).'
     )
@@ -347,14 +347,13 @@ def conclusion(
     why = f"held-out loss after {trials[0].updates} updates at each rate: {listed}"
     if present is not None and present.loss < min(known.values(), default=math.inf):
         lr = present.lr
-        return Suggestion(NAME, lr, None, f"{why}. None is better than the present rate")
+        return Suggestion(NAME, lr, None, f"{why}. No rate is better than the present one")
     if not known:
         return Suggestion(
             NAME,
             lr,
             None,
-            "the held-out loss is not finite after any of the stretches: the sweep's rate stays,"
-            " and may be too high",
+            "no rate ends with a finite held-out loss. The sweep's rate stays, and may be too high",
         )
     excess = stretch.excess(known, start.loss, start.size, LEARNED)
     best = min(known, key=known.__getitem__)
@@ -366,11 +365,11 @@ def conclusion(
     if constant:
         mean *= CONSTANT
         why += (
-            f". For a whole run at a constant rate take {CONSTANT:g} of the rate that is best in so"
-            " few updates"
+            f". A whole run at a constant rate needs less than these few updates: {CONSTANT:g} of"
+            " the best rate"
         )
     if _ratio(mean, lr) < CLOSE:
-        return Suggestion(NAME, lr, None, f"{why}. That confirms {units.rate(lr, 2)}")
+        return Suggestion(NAME, lr, None, f"{why}. These losses confirm {units.rate(lr, 2)}")
     side = "above" if mean > lr else "below"
     lowest_on_side = min(
         (loss for rate, loss in excess.items() if rate != lr and (rate > lr) == (mean > lr)),
@@ -390,6 +389,10 @@ def conclusion(
         mean = broken / SPACING
         if mean < CLOSE * lr:
             return Suggestion(
-                NAME, lr, None, f"{why}. {units.rate(broken, 2)} is near, which breaks the training"
+                NAME,
+                lr,
+                None,
+                f"{why}. A higher rate is too near {units.rate(broken, 2)}, which"
+                " breaks the training",
             )
     return Suggestion(NAME, mean, None, why)

@@ -129,12 +129,20 @@ class Landmarks:
         landmarks = self._found
         if isinstance(landmarks, str):
             return none_of(RECOMMENDED, landmarks)
+        if landmarks.flat:
+            return none_of(RECOMMENDED, _flat_in_words(landmarks))
         x = np.asarray(self.lrs, dtype=np.float64)
         why = (
-            f"median of three estimates ({landmarks.in_words}) x {_factor(self._schedule):g} for a"
+            f"median of three estimates ({landmarks.in_words}), times"
+            f" {_factor(self._schedule):g} for a"
             f" {_SPOKEN.get(self._schedule, self._schedule)} rate"
         )
         return Suggestion(RECOMMENDED, landmarks.lr, nearest(x, landmarks.lr), why)
+
+    @property
+    def estimate(self) -> float | None:
+        """The rate with which a race begins. A flat curve has one, too, though it suggests none."""
+        return None if isinstance(self._found, str) else self._found.lr
 
     def notes(self, raced: Raced | None = None) -> tuple[str, ...]:
         """Notes on how far to trust the rate, or the one that a race chose; `doubts` come first.
@@ -143,7 +151,7 @@ class Landmarks:
         are.
         """
         landmarks = self._found
-        if isinstance(landmarks, str):
+        if isinstance(landmarks, str) or (landmarks.flat and raced is None):
             return self.doubts(raced)
         lr = landmarks.lr if raced is None else raced.lr
         return (*self.doubts(raced), *_facts(landmarks, lr))
@@ -152,6 +160,8 @@ class Landmarks:
         """The notes that speak against the rate, or say why no rate is recommended."""
         if isinstance(self._found, str):
             return (f"No recommendation: {self._found}.",)
+        if self._found.flat and raced is None:
+            return (f"No recommendation: {_flat_in_words(self._found)}.",)
         return tuple(_flags(self._found, self._beta, self._schedule, raced))
 
 
@@ -206,6 +216,8 @@ class _Found:
     """How far the loss fell, as a share of its start."""
     falls: bool
     """Whether the loss is lowest at the end of the sweep."""
+    flat: bool
+    """Whether no rate changed the loss: it has no edge, and its fall may be noise."""
     length: int
     """The planned number of points of the sweep."""
     died: Died | None
@@ -228,36 +240,45 @@ class _Found:
         """A phrase with the three landmarks. It does not use the names of rules, whose numbers
         differ.
         """
-        edge = "the edge" if self.edge_seen else "an edge that the sweep did not reach"
+        edge = "the edge" if self.edge_seen else "an edge beyond the sweep"
         return (
-            f"from {edge} {rate(self.edge, 2)}, from the longest fall {rate(self.valley, 2)}, from"
-            f" the lowest loss {rate(self.minimum, 2)}"
+            f"{edge} {rate(self.edge, 2)}, the longest fall {rate(self.valley, 2)}, the lowest loss"
+            f" {rate(self.minimum, 2)}"
         )
 
 
 def _facts(found: _Found, lr: float) -> Iterable[str]:
-    low, high = min(found.three), max(found.three)
-    yield f"Three estimates: {found.in_words} (range {rate(low, 2)} to {rate(high, 2)})."
+    yield f"Three places of the curve give an estimate each: {found.in_words}."
     if found.died is not None:
         where = f"layer {found.died.layer}" if found.died.layer else "the model"
         yield (
-            f"{_times(found.edge_at / lr)} below {rate(found.edge_at, 2)}, from where on most units"
-            f" of {where} are dead."
+            f"Most units of {where} are dead from a rate of {rate(found.edge_at, 2)} on,"
+            f" {_times(found.edge_at / lr)} this rate."
         )
     elif found.lost is not None:
         yield (
-            f"{_times(found.lost / lr)} below {rate(found.lost, 2)}, from where on the loss stays"
-            " near its start."
+            f"From a rate of {rate(found.lost, 2)} on, {_times(found.lost / lr)} this rate, the loss"
+            " stays near its start."
         )
     elif found.edge_seen:
-        yield f"{_times(found.edge_at / lr)} below divergence ({rate(found.edge_at, 2)})."
+        times = _times(found.edge_at / lr)
+        yield f"The loss diverges at {rate(found.edge_at, 2)}, {times} this rate."
     else:
-        yield f"{_times(found.last / lr)} below the end of the sweep ({rate(found.last, 2)})."
-    yield f"Worth trying: {rate(lr / 2, 2)} to {rate(lr * 2, 2)} (half to twice)."
+        yield f"The sweep ended at {rate(found.last, 2)}, {_times(found.last / lr)} this rate."
+    yield f"Worth trying: half to twice this rate, {rate(lr / 2, 2)} to {rate(lr * 2, 2)}."
 
 
 def _times(ratio: float) -> str:
-    return f"{float(f'{ratio:.2g}'):,.0f}x" if ratio >= 10 else f"{ratio:.2g}x"
+    return f"{float(f'{ratio:.2g}'):,.0f} times" if ratio >= 10 else f"{ratio:.2g} times"
+
+
+def _flat_in_words(found: _Found) -> str:
+    remedy = (
+        f"Raise max_lr, which is {rate(found.last, 2)}"
+        if found.last < _USUAL_END
+        else "A race tries higher rates for longer: find_lr(race=True)"
+    )
+    return f"the curve is flat, since no rate of this sweep changed the loss. {remedy}"
 
 
 def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> Iterable[str]:
@@ -268,9 +289,9 @@ def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> It
         and lowest > (1 - _LITTLE) * found.dead
     ):
         yield (
-            f"Do not trust this rate: the loss began at {found.start:.3g} and never fell clearly"
-            f" below {found.dead:.3g}, where it stays when the units are dead. Scale the inputs and"
-            " targets (mean 0, standard deviation 1), then search again."
+            f"Do not trust this rate. The loss began at {found.start:.3g} and never fell clearly"
+            f" below {found.dead:.3g}, its value when the units are dead. Scale the inputs and"
+            " targets to a mean of 0 and a standard deviation of 1, then search again."
         )
     # the other doubts are about the sweep's rate, and not about one from a race
     if raced is not None:
@@ -282,33 +303,33 @@ def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> It
             else ""
         )
         yield (
-            f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} was"
-            f" taken as the edge.{further}"
+            "No edge seen: no loss rose clearly above its start. The search took"
+            f" {rate(found.edge_at, 2)} as the edge.{further}"
         )
     if found.fall < _LITTLE:
         yield (
-            f"The loss fell by only {max(found.fall, 0):.0%} (less than {_LITTLE:.0%}): the curve"
-            f" says little. A longer sweep says more (num_training={4 * found.length})."
+            f"The loss fell by only {max(found.fall, 0):.0%}, so the curve says little. A longer"
+            f" sweep says more: num_training={4 * found.length}."
         )
     # An edge above the sweep is a guess, and does not count as a landmark that disagrees.
     three = found.three if found.edge_at <= found.last else found.three[1:]
     apart = math.log10(max(three) / min(three))
     if apart > 1.2:
-        yield f"The landmarks are {apart:.1f} decades apart (more than 1.2): they do not agree."
+        yield f"The three estimates do not agree: they are {apart:.1f} decades apart."
     if found.lr < found.first:
         yield (
-            "The suggestion is below the swept rates: sweep again from a min_lr under"
+            "The suggestion lies below all rates of the sweep. Sweep again with a min_lr below"
             f" {rate(found.first, 2)}."
         )
     if found.length < FULL / 2:
         yield (
-            f"Swept in {found.length} updates: short sweeps outrun divergence, so the suggestion"
-            " may be too high."
+            f"A sweep of {found.length} updates is short: it passes high rates before the loss can"
+            " diverge. So the suggestion may be too high."
         )
     if schedule == "one_cycle" and beta == 0:
         yield (
-            "One-cycle that cycles momentum turns it on (0.95) for this optimizer, which has none: "
-            f"take a tenth then, {rate(found.lr / 10, 2)}."
+            "This optimizer has no momentum. If your one-cycle schedule cycles momentum, it gives"
+            f" it 0.95: then take a tenth of the rate, {rate(found.lr / 10, 2)}."
         )
 
 
@@ -359,7 +380,7 @@ def _find(
     s = smooth(y[:kept], 0.9 ** (FULL / length_of(num_training, len(x))))
     fall = longest_fall(s[ten:])
     if fall is None:
-        return "the loss never fell, so the curve says nothing of a good rate"
+        return "the loss never fell, so the curve shows no good rate"
     low = five + int(np.argmin(s[five:]))
     lost = None if died is not None else _lost(x[:kept], y[:kept], float(s[low]), base, low, five)
     edge_at = max(float(x[-1]), _USUAL_END) if edge is None else float(x[edge])
@@ -369,17 +390,20 @@ def _find(
     v = 4 * float(x[ten + fall[0]])
     m = float(x[low]) * math.sqrt(1 - beta) * _BELOW
     lr = float(np.median([e, v, m])) * _factor(schedule)
+    fell, edge_seen = base - float(s[low]), edge is not None or lost is not None
+    share = fell / level.size if level.size > 0 else 0.0
     return _Found(
         lr=lr if edge is not None else min(lr, float(x[-1])),
         edge=e,
         valley=v,
         minimum=m,
         edge_at=edge_at,
-        edge_seen=edge is not None or lost is not None,
+        edge_seen=edge_seen,
         first=float(x[0]),
         last=float(x[-1]),
-        fall=(base - float(s[low])) / level.size if level.size > 0 else 0.0,
+        fall=share,
         falls=low >= kept - max(1, five),
+        flat=not edge_seen and share < _LITTLE and fell <= float(np.std(np.diff(y))),
         length=length_of(num_training, len(x)),
         died=died,
         lost=lost,
@@ -408,8 +432,8 @@ def _too_few(kept: int, ten: int, x: Array, edge: int | None, died: Died | None)
         return f"only {counted(kept, 'finite point')}: at least {ten + 3} are needed"
     cause = "the loss diverged or was not finite" if died is None else "units died"
     return (
-        f"{cause} at {rate(x[edge], 2)}, point {edge + 1}: sweep again over lower rates, and scale"
-        " inputs and targets if they are large"
+        f"{cause} at {rate(x[edge], 2)}, point {edge + 1}. Sweep again over lower rates, and scale"
+        " inputs and targets if they are large numbers"
     )
 
 

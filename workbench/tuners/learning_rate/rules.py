@@ -108,11 +108,11 @@ def slide(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = Non
     height = max(float(np.ptp(y)), 1e-9 * float(np.abs(y).max()))
     apart = np.abs(slopes[width:] - slopes[:-width]) > 0.05 * height
     if not apart[-1]:
-        return none_of("slide", "the curve ends as straight as before: no rise to slide down from")
+        return none_of("slide", "the curve is straight to its end, and has no rise")
     if apart.all():
-        return none_of("slide", "no straight stretch left of the rise")
+        return none_of("slide", "the curve has no straight stretch left of the rise")
     at = int(np.flatnonzero(~apart)[-1]) + 1
-    why = f"left of it the smoothed loss is straight, right of it, within {width} points, it turns"
+    why = f"the straight part of the smoothed loss ends here: within {width} points it turns"
     return Suggestion("slide", float(x[at]), at, why)
 
 

@@ -100,10 +100,10 @@ def plan(record: StudyRecord, elapsed: float = 0.0) -> Action:
     if action is not None:
         return action
     if _pending(record):
-        return Wait("the pieces of other workers decide what is next")
+        return Wait("what is next depends on trials that other workers train")
     why = why_untrainable(record) or enough(record)
     if why is None and all_tried(record) and fits_left >= 1 - _SLACK:
-        why = "trials have all settings of the space"
+        why = "all settings of the space were tried"
     return Ended(why or f"the budget of {budget_text(record.budget)} is used")
 
 
@@ -125,7 +125,7 @@ def _why_over(record: StudyRecord, elapsed: float) -> str | None:
     )
     twice = [cause for cause, count in causes.items() if count >= 2]
     if twice:
-        return f"two pieces failed alike, so it is an error and no setting: {twice[0]}"
+        return f"two trials failed with the same error, so no setting is its cause: {twice[0]}"
     return None
 
 

@@ -61,9 +61,12 @@ def judge(record: StudyRecord) -> Verdict:
         return _without_numbers(best, differences, remedy)
     pairs = _bounded(differences)
     if len(pairs) < 2:
-        text, known = "one pair only", pairs[0] if pairs else _chosen_by(record, best, baseline)
+        text, known = (
+            "there is one pair only",
+            pairs[0] if pairs else _chosen_by(record, best, baseline),
+        )
         if not pairs:
-            text += ", by which it was chosen"
+            text += ", the one that chose the trial"
         return Verdict(f"{text}: trial {best.number} is {_by(known)}{remedy}", None, pairs)
     mean, deviation = statistics.fmean(pairs), statistics.stdev(pairs)
     wins = sum(difference > 0 for difference in pairs)
