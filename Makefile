@@ -25,7 +25,7 @@ demo: .venv/.demo ## a short tour that needs nothing: trains, draws, exports int
 
 lab: install live ## the quickstart notebook in JupyterLab, on this machine alone
 	JUPYTER_PATH="$(CURDIR)/workbench/server/jupyter" JUPYTER_CONFIG_PATH="$(CURDIR)/workbench/server/jupyter" \
-	  $(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 $$([ "$$(id -u)" != 0 ] || echo --allow-root) notebooks/quickstart.ipynb
+	  $(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 $$([ "$$(id -u)" != 0 ] || echo --allow-root) notebooks/1_quickstart.ipynb
 
 test: install live browser ## every test but the slow ones, a real browser included, in three processes, which often wait
 	$(PY) -m pytest -n 3 --no-loadscope-reorder -m 'not slow' --maxfail=10 --durations=15 $(ARGS)
@@ -57,7 +57,7 @@ mutations: install live ## the suite against 40 small faults, each of which it m
 delays: install live browser ## every test while threads and processes are delayed at random, which shows races (long)
 	WORKBENCH_TEST_DELAYS=0.05 PYTHONPATH="$(CURDIR)/tests/delays" $(PY) -m pytest -n 3 --no-loadscope-reorder -m 'not slow' -p no:rerunfailures $(ARGS)
 
-notebooks: install live ## the notebooks executed, and written with their outputs (ARGS="export gan" for single ones)
+notebooks: install live ## the notebooks executed, and written with their outputs (ARGS="8_export gan" for single ones)
 	$(PY) -m tests.notebooks $(ARGS)
 
 ecosystem: .venv-ecosystem/.installed ## tests with transformers, peft, timm, PyG, bitsandbytes, …, by hand (7 GB in .venv-ecosystem)

@@ -24,7 +24,7 @@ from .server import Server
 
 pytestmark = pytest.mark.browser
 
-QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
+QUICKSTART = Path(__file__).parents[2] / "notebooks" / "1_quickstart.ipynb"
 BENCH, AGAIN = 1, 2
 MOST = 500_000
 """Bytes by which a finished run may make a notebook larger."""

@@ -27,7 +27,7 @@ CURVES = {
 
 
 def curve(bench: dict[str, object], search: dict[str, float]) -> wb.LRCurve:
-    """The curve of a small classifier of handwritten digits, almost as in notebooks/learning_rate_curve.ipynb."""
+    """The curve of a small classifier of handwritten digits, almost as in notebooks/2_learning_rate_curve.ipynb."""
     pictures, labels = load_digits(return_X_y=True)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))

@@ -16,6 +16,7 @@ from nbconvert import MarkdownExporter
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 _LINK = re.compile(r"\]\((?P<up>(?:\.\./)*)\.\./notebooks/(?P<name>\w+)\.ipynb")
+_NEXT = re.compile(r"\]\((?P<name>\w+)\.ipynb\)")
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -37,7 +38,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(text: str, **_: Any) -> str:
     """Let links to notebooks lead to their pages."""
-    return _LINK.sub(r"](\g<up>notebooks/\g<name>.md", text)
+    return _NEXT.sub(r"](\g<name>.md)", _LINK.sub(r"](\g<up>notebooks/\g<name>.md", text))
 
 
 def markdown(notebook: Path) -> tuple[str, dict[str, bytes]]:

@@ -9,12 +9,14 @@ import pytest
 
 from tests.docs import script
 from tests.docs.pages import DOCS, PAGES, ROOT, anchors, blocks, links, name_of, prose
-from tests.notebooks import NOTEBOOKS
+from tests.notebooks import NOTEBOOKS, THUMBNAILS
 
 LONGEST = 35
 """Words of a sentence at most."""
 WIDEST = 104
 """Characters of a line of code that a page shows without scrolling, on a screen of 1280 pixels."""
+LARGEST_THUMBNAIL = 30_000
+"""Bytes of the picture that stands for a notebook."""
 GENERATED = ("docs/reference/cli.md", "docs/reference/settings.md", "docs/reference/events.md")
 """Pages whose sentences are those of the code."""
 
@@ -68,7 +70,11 @@ def test_the_site_lists_every_page() -> None:
 
 def test_a_page_lists_every_notebook() -> None:
     page = DOCS / "notebooks.md"
-    assert sorted((page.parent / link).resolve() for link in links(page)) == NOTEBOOKS
+    listed = [link for link in links(page) if link.endswith(".ipynb")]
+    assert sorted((page.parent / link).resolve() for link in listed) == NOTEBOOKS
+    for path in NOTEBOOKS:
+        assert f"thumbnails/{path.stem}.png" in links(page)
+        assert (THUMBNAILS / f"{path.stem}.png").stat().st_size <= LARGEST_THUMBNAIL
 
 
 @pytest.mark.parametrize(

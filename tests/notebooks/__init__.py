@@ -20,6 +20,11 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 STARTS, CELL, ARRIVES = 300, 900, 300
 COLOURS, WIDTH = 64, 900
 """Of a committed picture, at the most: it reads well on a page, at a tenth of the size."""
+THUMBNAILS = FOLDER.parent / "docs" / "thumbnails"
+THUMBNAIL = 400
+"""Pixels of the width of the picture that stands for a notebook on the page of notebooks."""
+PICTURES = {"1_quickstart": -1, "6_study": -1, "gan": -1}
+"""Which of a notebook's pictures that is; the first, where it is not said."""
 
 
 def execute(notebook: Any, folder: Path) -> None:
@@ -79,6 +84,23 @@ def _small(png: str) -> str:
     file = io.BytesIO()
     picture.save(file, "PNG", optimize=True)
     return base64.b64encode(file.getvalue()).decode()
+
+
+def thumbnail(notebook: Any, name: str) -> bytes:
+    """The upper part of one of a notebook's pictures, made small."""
+    pictures = [
+        output.data["image/png"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if "image/png" in output.get("data", ())
+    ]
+    png = base64.b64decode(pictures[PICTURES.get(name, 0)])
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    picture = picture.crop((0, 0, picture.width, min(picture.height, picture.width // 2)))
+    picture.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    picture.quantize(COLOURS).save(file, "PNG", optimize=True)
+    return file.getvalue()
 
 
 def shape(notebook: Any) -> list[list[str]]:

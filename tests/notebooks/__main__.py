@@ -1,4 +1,4 @@
-"""Executes the notebooks and writes them: `python -m tests.notebooks [NAME ...]`."""
+"""Executes the notebooks, and writes them and their thumbnails: `python -m tests.notebooks [NAME ...]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 
-from tests.notebooks import NOTEBOOKS, execute, tidy
+from tests.notebooks import NOTEBOOKS, THUMBNAILS, execute, thumbnail, tidy
 
 
 def main(names: list[str]) -> None:
@@ -21,6 +21,7 @@ def main(names: list[str]) -> None:
             execute(notebook, Path(folder))
         tidy(notebook)
         nbformat.write(notebook, path)
+        (THUMBNAILS / f"{path.stem}.png").write_bytes(thumbnail(notebook, path.stem))
         print(f"{path.name}: {path.stat().st_size // 1000} kB")
 
 

@@ -29,7 +29,7 @@ def same_as_committed(notebook: Any, path: Path) -> None:
     assert shape(notebook) == shape(nbformat.read(path, as_version=4))
 
 
-OFTEN = ("resume_after_a_kill",)
+OFTEN = ("7_resume_after_a_kill",)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ OFTEN = ("resume_after_a_kill",)
     [
         pytest.param(path, marks=() if path.stem in OFTEN else pytest.mark.slow)
         for path in NOTEBOOKS
-        if path.stem != "quickstart"
+        if path.stem != "1_quickstart"
     ],
     ids=lambda path: path.stem,
 )
@@ -57,7 +57,7 @@ def test_the_quickstart_leaves_a_script_and_pictures_under_papermill(
     (startup / "trials.py").write_text(SHORT_TRIALS)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     after = tmp_path / "quickstart.run.ipynb"
-    papermill.execute_notebook(str(FOLDER / "quickstart.ipynb"), str(after), cwd=str(tmp_path), kernel_name="python3", progress_bar=False,
+    papermill.execute_notebook(str(FOLDER / "1_quickstart.ipynb"), str(after), cwd=str(tmp_path), kernel_name="python3", progress_bar=False,
                                start_timeout=STARTS, iopub_timeout=ARRIVES)  # fmt: skip
     done = nbformat.read(after, as_version=4)
     kinds = [
@@ -75,7 +75,7 @@ def test_the_quickstart_leaves_a_script_and_pictures_under_papermill(
         False,
     ]
     assert ["image/png" in data for data in stay] == [False, True]
-    same_as_committed(done, FOLDER / "quickstart.ipynb")
+    same_as_committed(done, FOLDER / "1_quickstart.ipynb")
     text = (tmp_path / "train.py").read_text()
     assert "class DigitNet" in text
     assert "import workbench" not in text

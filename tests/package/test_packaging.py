@@ -500,7 +500,7 @@ def test_sdist_and_wheel_hold_what_they_should(built: tuple[Path, Path]) -> None
         "constraints.txt",
         "Makefile",
         "hatch_build.py",
-        "notebooks/quickstart.ipynb",
+        "notebooks/1_quickstart.ipynb",
     } <= names
     assert not any(
         "node_modules" in name or name.startswith("extensions/jupyterlab/lib") for name in names

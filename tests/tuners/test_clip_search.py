@@ -78,12 +78,15 @@ def test_a_spike_gets_a_value_and_its_absence_none(tmp_path):
     assert found.best == {"gradient_clip_val": found.suggestion}
     assert 0.03 < found.share_at(found.suggestion) < 0.2
     assert "times those around them" in found.reason
-    assert "Held-out loss after 100 updates" in found.reason
+    assert "The held-out loss after 100 updates" in found.reason
     stream = SizedStream(labelled(400))
     unjudged = bench(plain_net(), stream, tmp_path, loss=spiky, lr=0.1, shuffle=False)
     unjudged = unjudged.find_clip_val(updates=100).result()
     assert (unjudged.best, unjudged.suggestion is None) == ({}, False)
-    assert "was not measured, so it is not recommended: an epoch has fewer" in unjudged.reason
+    assert (
+        "cannot tell whether that helps, so it is not recommended: an epoch has fewer"
+        in unjudged.reason
+    )
     calm = bench(plain_net(), labelled(400), tmp_path, lr=1e-4).find_clip_val(updates=100).result()
     assert calm.best == {}
     assert calm.suggestion is not None
@@ -121,7 +124,7 @@ def test_a_value_is_recommended_where_the_loss_is_clearly_lower_with_it(losses, 
     end = conclusion(tried, 2.0, 100, *losses)
     assert bool(end.best) == helps
     assert end.suggestion == 2.0
-    assert end.reason.startswith("spikes. Held-out loss after 100 updates: ")
+    assert end.reason.startswith("spikes. The held-out loss after 100 updates is ")
 
 
 def test_each_optimizer_has_its_norms(tmp_path):

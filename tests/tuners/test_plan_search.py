@@ -92,7 +92,7 @@ def test_a_plan_that_is_not_clearly_better_leaves_the_present_settings():
     [rate, check] = plan.steps
     assert "lr" in rate.values
     assert plan.settings == {"num_workers": 0}
-    assert "That is not clearly better: the present ones stay" in check.reason
+    assert "The plan's are not clearly better, so yours stay" in check.reason
     losses = [f"{trial.loss:.3g}" for trial in plan.trials if trial.values in ({}, rate.values)]
     assert len(losses) == 2
     assert all(loss[:4] in check.reason for loss in losses)
@@ -104,7 +104,7 @@ def test_a_faster_batch_size_stays_where_it_loses_nothing():
     plan, _, _ = searched(task, request, lr=1e-4, max_epochs=6)
     assert plan.settings["batch_size"] == 32
     assert plan.settings["lr"] == pytest.approx(4e-4)  # SGD: the linear rule
-    assert "which are as good, and faster" in plan.steps[-1].reason
+    assert "The plan's are as good, and faster" in plan.steps[-1].reason
     slower = PlanRequest(("find_batch_size",), {}, {8: 1.0, 16: 1.02, 32: 1.03})
     plan, _, _ = searched(task, slower, lr=1e-4, max_epochs=6)
     assert (plan.settings, plan.trials) == ({}, ())

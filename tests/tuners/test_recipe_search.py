@@ -152,7 +152,7 @@ def test_the_present_settings_stay_unless_another_is_clearly_better(tmp_path: Pa
         nearly = {"optimizer": "adamw", "lr": 0.0201}
         found = b.find_recipe(updates=200, recipes=[nearly]).result()
         assert found.best == {}
-        assert "None is clearly better than the present settings" in found.reason
+        assert "No recipe is clearly better than the present settings" in found.reason
 
 
 def test_of_recipes_that_are_as_good_the_lower_rate_and_the_higher_decay_are_taken(
@@ -184,7 +184,7 @@ def test_present_settings_that_fall_faster_stay(tmp_path: Path) -> None:
         short, *_, present, last = found.trials
         assert last.loss < present.loss < short.loss
         assert found.best == {}
-        assert "fall faster" in found.reason
+        assert "falls faster" in found.reason
 
 
 def test_a_recipe_that_diverges_loses(tmp_path: Path) -> None:

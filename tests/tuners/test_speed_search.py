@@ -61,7 +61,10 @@ def test_the_fewest_workers_that_are_nearly_as_fast_are_recommended():
         workers({0: (10.0, 0.6), 1: (20.0, 0.4), 2: (39.0, 0.02), 4: (40.0, 0.01)})
     )
     assert best == {"num_workers": 2}
-    assert reason == "2: 3.9x as fast as 0; training waits 2% of the time, with 0 60%."
+    assert (
+        reason
+        == "2: training is 3.9 times as fast as with 0. It waits for data 2% of the time, and with 0 60%."
+    )
     best, reason = best_workers(workers({0: (40.0, 0.01), 1: (39.0, 0.01), 2: (41.0, 0.01)}))
     assert best == {"num_workers": 0}
     assert "more workers are not faster" in reason
@@ -71,7 +74,7 @@ def test_the_fastest_precision_whose_losses_agree_is_recommended():
     found = {"32-true": (10.0, 1.0), "bf16-mixed": (20.0, 1.02), "16-mixed": (30.0, 1.2)}
     best, reason = best_precision(precisions(found), 0.05)
     assert best == {"precision": "bf16-mixed"}
-    assert "2x as fast" in reason
+    assert "2 times as fast" in reason
     assert "'16-mixed' differ by more than 5%" in reason
     assert best_precision(precisions(found), 0.5)[0] == {"precision": "16-mixed"}
     assert best_precision(precisions({"32-true": (10.0, 1.0), "bf16-mixed": (10.2, 1.0)}), 0.05)[
@@ -207,8 +210,8 @@ def test_what_else_loaders_can_do_is_tried_where_it_is_off(monkeypatch, tmp_path
     ahead = [{**kept, "prefetch_factor": 4}, {**kept, "prefetch_factor": 8}]
     assert tried == [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2}, kept, *ahead]
     assert found.best == ahead[0]
-    assert "persistent_workers=True makes it 2x as fast again" in found.reason
-    assert "prefetch_factor=4 makes it 1.5x as fast again" in found.reason
+    assert "persistent_workers=True makes it 2 times as fast again" in found.reason
+    assert "prefetch_factor=4 makes it 1.5 times as fast again" in found.reason
 
 
 def test_reading_ahead_is_left_where_no_worker_reads(monkeypatch, tmp_path):
@@ -237,7 +240,7 @@ def test_a_search_ends_where_training_does_not_wait(tmp_path, monkeypatch):
     )
     assert [t.values for t in found.trials] == [{"num_workers": 0}]
     assert found.best == {"num_workers": 0}
-    assert "waits for" in found.ended
+    assert "training waits" in found.ended
 
 
 def test_a_run_that_diverges_has_a_speed_but_no_precision(tmp_path):

@@ -80,9 +80,7 @@ def searched() -> Iterator[BenchEvent]:
             if event.size == 256:  # so near to another that their numbers have no room side by side
                 yield dataclasses.replace(event, size=288, updates_per_epoch=5)
         elif isinstance(event, SearchEnded):
-            reason = (
-                "64: the largest tried size that makes 20 updates in an epoch (23); 256 makes 6."
-            )
+            reason = "64: the largest size tried with 20 updates in an epoch or more. It makes 23, and 256 makes 6."
             yield SearchEnded(
                 64,
                 512,

@@ -16,7 +16,7 @@ from tests.browser.server import TIMEOUT
 
 pytestmark = pytest.mark.browser
 
-NOTEBOOK = Path(__file__).parents[3] / "notebooks" / "quickstart.ipynb"
+NOTEBOOK = Path(__file__).parents[3] / "notebooks" / "1_quickstart.ipynb"
 # A cell that computes in pure Python until enough was seen, or until all who wait for that have given up.
 BUSY = f"""import pathlib, time
 pathlib.Path('begun').touch()

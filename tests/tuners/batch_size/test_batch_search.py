@@ -281,7 +281,7 @@ class TestBinsearch:
     def test_trials_run_out(self):
         found = search(Device(10_000), mode="binsearch", max_trials=16)
         assert len(found.trials) == 16
-        assert found.ended == "max_trials=16 reached before the limit was known"
+        assert found.ended == "max_trials=16 trials did not reach the limit"
         assert found.best <= found.largest <= 10_000
 
 
@@ -334,7 +334,7 @@ class TestEnds:
         found = search(Device(10**9), max_trials=5)
         assert sizes(found) == [2, 4, 8, 16, 32]
         assert found.largest == 32
-        assert found.ended == "max_trials=5 reached before the limit was known"
+        assert found.ended == "max_trials=5 trials did not reach the limit"
 
     def test_the_last_trial_may_be_the_one_that_ends_it(self):
         assert (

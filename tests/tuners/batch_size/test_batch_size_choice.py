@@ -37,7 +37,9 @@ def test_an_epoch_keeps_enough_updates():
     """Digits: 1,437 samples make two updates of 1,024."""
     choice = choose(SPEEDS, Epoch(samples=1437, batches=1, least=20))
     assert choice == BatchSizeChoice(
-        64, 256, "64: the largest tried size that makes 20 updates in an epoch (23); 256 makes 6."
+        64,
+        256,
+        "64: the largest size tried with 20 updates in an epoch or more. It makes 23, and 256 makes 6.",
     )
 
 
@@ -51,7 +53,7 @@ def test_data_too_short_for_any_size():
     assert choice == BatchSizeChoice(
         16,
         256,
-        "16: the smallest tried size; even this makes fewer than 20 updates in an epoch (7); 256 makes 1.",
+        "16: the smallest size tried. No size makes 20 updates in an epoch, and this makes 7.",
     )
 
 

@@ -14,7 +14,7 @@ from workbench.events import CurveEnded
 from workbench.tuners.learning_rate.lr_finder import LRRequest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-DEAD = "most units of layer 0 are dead"
+DEAD = "Most units of layer 0 are dead"
 
 
 def relu_net():
@@ -35,7 +35,7 @@ def distrust(curve):
 def test_a_rate_at_which_units_die_is_an_edge(tmp_path):
     curve = bench(relu_net(), large(labelled(200)), tmp_path, adam).find_lr().result()
     [note] = [note for note in curve.notes if DEAD in note]
-    died = float(note.split(" below ")[1].split(",")[0])
+    died = float(note.split(" a rate of ")[1].split(" on")[0])
     assert curve.suggestion < died / 10
     # without it the sweep goes on to the end, since a dead model cannot diverge
     assert died < 1 < curve.lrs[-1]

@@ -165,14 +165,14 @@ def test_importance_tells_what_matters():
         ((2.0, 2.0, 2.1, 1.9), (1.0, 1.1, 1.2, 0.9), True, "adopt trial 2: better in 3 of 3 seeds, by 0.9333"),
         ((2.0, 2.0, 2.0, 2.0), (1.0, 1.9, 2.1, 1.9), False, "no evidence: trial 2 is 0.03333 better in 3 pairs, noise of a seed"),
         ((2.0, 2.0, 2.0, 2.0), (1.0, 1.99, 1.99, 0.5), False, "no evidence"),
-        ((2.0, 2.0), (1.0, 1.5), None, "one pair only: trial 2 is 0.5 better; study.seeds(2, 3) gives a verdict"),
-        ((2.0,), (1.0,), None, "one pair only, by which it was chosen: trial 2 is 1 better; study.seeds(2, 3) gives a verdict"),
+        ((2.0, 2.0), (1.0, 1.5), None, "there is one pair only: trial 2 is 0.5 better; study.seeds(2, 3) gives a verdict"),
+        ((2.0,), (1.0,), None, "there is one pair only, the one that chose the trial: trial 2 is 1 better; study.seeds(2, 3) gives a verdict"),
         ((1.0,), (2.0,), False, "keep the present settings: none of 1 other trial was better"),
         ((2.0, 2.0, 2.0, math.inf), (1.0, 1.1, 1.1, 1.1), True, "adopt trial 2: better in 3 of 3 seeds, by 0.9"),
         ((2.0, *[math.inf] * 3), (1.0, 1.1, 1.1, 1.1), True, "adopt trial 2: the present settings cannot be trained with 3 of 3 fresh seeds, trial 2 with 0"),
         ((2.0, 2.0, 2.0, 2.0), (1.0, *[math.inf] * 3), False, "no evidence: the present settings cannot be trained with 0 of 3 fresh seeds, trial 2 with 3"),
         ((2.0, math.inf), (1.0, 1.1), None, "no evidence: the present settings cannot be trained with 1 of 1 fresh seed, trial 2 with 0; study.seeds(2, 3)"),
-        ((2.0, *[math.inf] * 3), (1.0, *[math.inf] * 3), None, "one pair only, by which it was chosen: trial 2 is 1 better; study.seeds(2, 6)"),
+        ((2.0, *[math.inf] * 3), (1.0, *[math.inf] * 3), None, "there is one pair only, the one that chose the trial: trial 2 is 1 better; study.seeds(2, 6)"),
     ],
 )  # fmt: skip
 def test_verdicts(baseline, best, adopt, words):
