@@ -137,7 +137,7 @@ class TestKnownAnswers:
         assert note.startswith("No recommendation: the curve is flat")
         assert ("Raise max_lr" if until < 100 else "race=True") in note
         assert noise.estimate is not None  # where a race begins
-        assert not Landmarks(LRS, y - np.linspace(0, 0.25, 100), **SGD).suggestion.lr is None
+        assert Landmarks(LRS, y - np.linspace(0, 0.25, 100), **SGD).suggestion.lr is not None
 
     def test_what_is_behind_the_edge_does_not_count(self):
         y, other = bowl(), bowl()

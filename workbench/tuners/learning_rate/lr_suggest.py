@@ -257,8 +257,8 @@ def _facts(found: _Found, lr: float) -> Iterable[str]:
         )
     elif found.lost is not None:
         yield (
-            f"From a rate of {rate(found.lost, 2)} on, {_times(found.lost / lr)} this rate, the loss"
-            " stays near its start."
+            f"From a rate of {rate(found.lost, 2)} on, {_times(found.lost / lr)} this rate, the"
+            " loss stays near its start."
         )
     elif found.edge_seen:
         times = _times(found.edge_at / lr)
