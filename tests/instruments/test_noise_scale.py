@@ -49,7 +49,7 @@ def test_pure_noise_has_no_number():
     for seed in range(20):
         found = noise_scale(gradients([SAMPLES] * 64, 0.0, seed), [SAMPLES] * 64, SAMPLES)
         assert (found.value, found.uncertainty) == (None, None)
-        assert "not known: the mean gradient of 256 samples" in found.reason
+        assert "the mean gradient of 256 samples is not clearly above its noise" in found.reason
 
 
 def test_gradients_that_are_all_the_same_have_no_number():

@@ -152,12 +152,12 @@ def noise_scale(
         or spread <= 0
         or (uncertainty := _uncertainty(spreads / spread - squares / square)) > KNOWN
     ):
-        least = "" if at_least is None else f", {rounded(at_least)} samples or more"
+        least = "" if at_least is None else f", but {rounded(at_least)} samples or more"
         return NoiseScale(
             None,
             None,
-            f"not known: the mean gradient of {many * samples:,} samples is not clearly above"
-            f" its noise, so it is large at {at}{least}.",
+            f"not known{least}: at {at} the mean gradient of {many * samples:,} samples is not"
+            " clearly above its noise.",
             at_least,
         )
     value = float(spread / square / per_sample)
