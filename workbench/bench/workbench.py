@@ -238,7 +238,7 @@ class Workbench(TrialBench):
             sys._getframe(1), [name for name, value in objects.items() if value is not None]
         )
         self._sites: dict[str, CallSite] = {}  # of each fit
-        self._rate_text = ""  # what was last said about a rate that was found for other settings
+        self._rate_texts: set[str] = set()  # what was said of rates found for other settings
         build = Build.of(model, {*inspect.signature(Workbench).parameters, "start"})
         values, keywords = ({}, keywords) if build is None else build.split(keywords)
         parameters = () if build is None else tuple(build.defaults)
@@ -451,9 +451,9 @@ class Workbench(TrialBench):
         was found for others once for each change.
         """
         change = rate_change(self.jobs, settings, select_launcher.ranks)
-        text, before = "" if change is None else change.text, self._rate_text
-        self._rate_text = text
-        said = [Message(text, "info")] if text and text != before else []
+        new = {change.text} - self._rate_texts if change is not None else set()
+        self._rate_texts |= new
+        said = [Message(text, "info") for text in new]
         return said if self._sites else [*self._export_notes(), *said]
 
     def _export_notes(self) -> list[Message]:

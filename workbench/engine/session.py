@@ -526,7 +526,7 @@ class Session:
         text = ""
         if self.frozen and not epoch:
             text = f"Frozen from epoch 0 on: {_named([*self.frozen])}."
-            epochs = self._planned_epochs()
+            epochs = 0 if self.settings.fast_dev_run else self._planned_epochs()
             never = [*self.task.freeze(self.parameters, epochs - 1)] if epochs else []
             self.freeze()
             if never:

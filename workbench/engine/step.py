@@ -209,7 +209,6 @@ def clip_and_step(
             stepped = _step(session, opt, loss, total)
     else:
         stepped = _step(session, opt, loss, total)
-    opt.watch_rate()
     if opt.held is not None:
         opt.check_held_lrs()
     session.state.skipped |= not stepped
@@ -220,15 +219,17 @@ def clip_and_step(
 
 def _step(session: Session, opt: OptimizerHandle, loss: Tensor, total: Tensor | None) -> bool:
     """Step with the gradients that exist, whose norm is `total`; False: 16-mixed left it out."""
+    stepped = True
     if session.precision.scaler is not None:
-        return session.precision.step(opt.optimizer, **opt.step_options)
-    if session.plan.on_cpu or not nonfinite.can_guard(opt):
+        stepped = session.precision.step(opt.optimizer, **opt.step_options)
+    elif session.plan.on_cpu or not nonfinite.can_guard(opt):
         opt.step(**opt.step_options)
     else:
         exact = session.meter.norm_order in nonfinite.EXACT
         with nonfinite.guarded(opt, loss, total if exact else None, session.replay):
             opt.step(**opt.step_options)
-    return True
+    opt.watch_rate()
+    return stepped
 
 
 def _step_schedules_and_average(session: Session, stepped: Sequence[OptimizerHandle]) -> None:

@@ -64,9 +64,14 @@ class Mixing:
         check_mixing(type(self).__name__.lower(), self.alpha, self.p)
 
     def __call__(self, batch: Any) -> Any:
+        self.inputs(batch)
         if self.p < 1.0 and float(torch.rand(())) >= self.p:
             return batch
         return self.mixed(batch)
+
+    def inputs(self, batch: Any) -> list[Tensor]:
+        """The inputs that are mixed; raises ValueError where one cannot be."""
+        raise NotImplementedError
 
     def mixed(self, batch: Any) -> Any:
         """The batch with its samples mixed."""
@@ -75,6 +80,9 @@ class Mixing:
 
 class MixUp(Mixing):
     """What `wb.mixup` returns: a transform of batches."""
+
+    def inputs(self, batch: Any) -> list[Tensor]:
+        return mixed_inputs("mixup", batch, dimensions=1)
 
     def mixed(self, batch: Any) -> Any:
         """Each sample is mixed with the one before it."""
@@ -102,9 +110,12 @@ def mixup(alpha: float = 0.2, p: float = 1.0) -> MixUp:
 class CutMix(Mixing):
     """What `wb.cutmix` returns: a transform of batches."""
 
+    def inputs(self, batch: Any) -> list[Tensor]:
+        return mixed_inputs("cutmix", batch, dimensions=3)
+
     def mixed(self, batch: Any) -> Any:
         """A rectangle of each image comes from the one before it."""
-        height, width = mixed_inputs("cutmix", batch, dimensions=3)[0].shape[-2:]
+        height, width = self.inputs(batch)[0].shape[-2:]
         half = 0.5 * math.sqrt(1.0 - beta(self.alpha))
         across, down = int(torch.randint(width, (1,))), int(torch.randint(height, (1,)))
         left, right = max(across - int(half * width), 0), min(across + int(half * width), width)
@@ -274,7 +285,6 @@ def mixed_batch(
     name: str, batch: Any, mix: Callable[[Tensor], Tensor], share: float, dimensions: int
 ) -> Any:
     """The batch with its inputs and its target mixed."""
-    mixed_inputs(name, batch, dimensions)
     mixed = with_target(batch, target_of(name, batch).mixed(share))
     if isinstance(mixed, Mapping):
         return {

@@ -40,6 +40,7 @@ from workbench.settings import Settings, SettingsError
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.techniques.averaging import has_batch_norm
+from workbench.techniques.schedules import is_built_in
 from workbench.tuners import stretch
 from workbench.tuners.learning_rate import lr_finder
 from workbench.units import number
@@ -294,7 +295,7 @@ def _look(task: Task, settings: Settings, updates: int | None) -> _Run:
             stretch.HELD_OUT if by_val else stretch.held_out(session),
             not by_val or session.data.batch_size("val") is not None,
             has_batch_norm([task.model]),
-            bool(first.schedules) and settings.lr_schedule == "constant" and not settings.warmup,
+            any(not is_built_in(own.scheduler, settings) for own in first.schedules),
             why_not,
         )
 

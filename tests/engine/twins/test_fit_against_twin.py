@@ -26,6 +26,7 @@ from tests.engine.problems import (
 )
 from tests.reference import loop
 from tests.reference.norms import total_norm_flat
+from workbench.events import Message
 from workbench.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -339,8 +340,46 @@ def test_a_warm_up_beside_a_schedule(name, tmp_path):
     assert same(run.history["lr"], [lr * s for lr, s in zip(expected["lr"], shares, strict=True)])
     assert same(run.history["loss"], expected["loss"])
     assert same_weights(model, twin)
-    b.find_lr(num_training=20).result()  # a search tries whole rates
-    assert same_weights(model, twin)
+
+
+def test_a_search_tries_whole_rates(tmp_path):
+    """Whatever the warm-up beside a schedule is."""
+
+    def rates(warmup):
+        seen = []
+
+        def noting(params, lr):
+            optimizer = sgd(params, lr)
+            optimizer.register_step_pre_hook(
+                lambda o, args, kwargs: seen.append(o.param_groups[0]["lr"])
+            )
+            return optimizer
+
+        with wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, optimizer=noting, scheduler=SCHEDULES["cosine"],
+                          root=tmp_path, accelerator="cpu", batch_size=8, max_epochs=3, warmup=warmup) as b:  # fmt: skip
+            b.find_lr(num_training=20).result()
+        return seen
+
+    assert len(rates(10)) >= 20
+    assert rates(10) == rates(0)
+
+
+def test_a_step_that_sets_its_rate_itself_in_a_warm_up(tmp_path):
+    """The rate with which it stepped is recorded, and a message says that lr has no effect."""
+
+    class Fixed(torch.optim.SGD):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                group["lr"] = 0.02
+            return super().step(closure)
+
+    with wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, optimizer=Fixed, scheduler=SCHEDULES["cosine"],
+                      root=tmp_path, accelerator="cpu", batch_size=8, max_steps=4, lr=0.05, warmup=3) as b:  # fmt: skip
+        run = b.fit().result()
+    assert run.history["lr"].tolist() == pytest.approx([0.02] * 4)
+    assert any(
+        "sets the learning rate" in event.text for event in run.events if isinstance(event, Message)
+    )
 
 
 def test_parameter_groups_keep_their_ratios(tmp_path):

@@ -54,6 +54,7 @@ def step_with_closure(
             opt.put_held_lrs()
         with opt.warming_up() if session.warms_up(opt) else contextlib.nullcontext():
             opt.optimizer.step(closure, **opt.step_options)  # type: ignore[arg-type]
+            opt.watch_rate()
     except _NothingThere:
         return None, False
     except nonfinite.UpdateSkipped as left_out:
@@ -65,7 +66,6 @@ def step_with_closure(
         raise
     finally:
         session.update_hooks.zero_after_step(opt)
-    opt.watch_rate()
     if opt.held is not None:
         opt.check_held_lrs()
     session.timer.mark("optimizer")

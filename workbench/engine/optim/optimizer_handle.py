@@ -94,6 +94,8 @@ class OptimizerHandle:
         """
         self._expected: float | None = None
         """The rate that it has unless the user's code sets another; None: the base rate."""
+        self._takes_share = False
+        """Whether its groups have their shares of the rates now."""
         self.held: list[Any] | None = None
         """The rates of its parameter groups that a search has set; None: no search sets them."""
         self.before_step: Callable[[], None] | None = None
@@ -199,12 +201,15 @@ class OptimizerHandle:
         rates = [_copied(group["lr"]) for group in groups]
         for group, rate in zip(groups, rates, strict=True):
             put_lr(group, rate * share)
+        self._expected, self._takes_share = groups[self.leading]["lr"], True
         try:
             yield
         finally:
+            self._takes_share = False
             for group, rate in zip(groups, rates, strict=True):
                 if group["lr"] == rate * share:  # else the step has set another one
                     put_lr(group, rate)
+            self._expected = groups[self.leading]["lr"]
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
@@ -234,7 +239,8 @@ class OptimizerHandle:
             if rate != self._expected and not self.rate_set_by_code:
                 self.rate_set_by_code = self._is_set_by_code(rate)
             self._expected = rate
-        self.rate = rate * self.share if self.steps < self.warmup else rate
+        whole = self._takes_share or self.steps >= self.warmup
+        self.rate = rate if whole else rate * self.share
 
     def _is_set_by_code(self, rate: float) -> bool:
         if self._expected is None and (self.continued or rate == self.base_lr):
