@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Locator, sync_playwright
 
 import workbench as wb
 from tests.browser import chromium
@@ -28,6 +28,8 @@ from workbench.plots.drawing.matplotlib import small_png
 PAGE = DOCS / "gallery.md"
 DPI = 150
 """Of charts: sharp on dense screens, too."""
+HEIGHT = 560
+"""Of the runs, whose table may be long."""
 _PICTURE = re.compile(r"^!\[.+\]\((?P<name>[\w/-]+)\.png\)$")
 
 
@@ -52,15 +54,21 @@ def last_value(code: str, names: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), str(PAGE), "eval"), names)
 
 
+def clipped(view: Locator, height: float) -> bytes:
+    """A picture of what is seen of this, down to so many pixels."""
+    box = view.bounding_box()
+    assert box is not None
+    return view.page.screenshot(clip={**box, "height": height}, full_page=True)
+
+
 def of_panel(page: WidgetPage, bench: wb.Workbench) -> bytes:
     """The panel, down to the chips of its jobs."""
     page.show(bench._display_())
     panel, chips = page.page.locator(".wb-panel"), page.page.locator(".wb-timeline")
     page.until(lambda: chips.locator(".wb-chip").count() > 1)
-    top, end = panel.bounding_box(), chips.bounding_box()
-    assert top is not None
-    assert end is not None
-    return page.page.screenshot(clip={**top, "height": end["y"] + end["height"] - top["y"]})
+    end = chips.evaluate("chips => chips.getBoundingClientRect().bottom")
+    start = panel.evaluate("panel => panel.getBoundingClientRect().top")
+    return clipped(panel, end - start)
 
 
 def of_study(page: WidgetPage, study: wb.Study) -> bytes:
@@ -72,14 +80,15 @@ def of_study(page: WidgetPage, study: wb.Study) -> bytes:
 
 
 def of_runs(page: WidgetPage, bench: wb.Workbench) -> bytes:
-    """The settings of all runs against their results, in the panel's table of runs."""
+    """The settings of all runs against their results, and the first rows of the table below."""
     page.show(bench._display_())
     page.page.locator(".wb-drawer-tab", has_text="Runs").click()
     page.until(lambda: page.page.locator(".wb-runs tbody tr").count() > 1)
     page.page.get_by_role("button", name="Settings against results").click()
     view = page.page.locator(".wb-runs")
     page.until(lambda: view.locator(".wb-parallel-line").count() > 1)
-    return view.screenshot()
+    page.until(lambda: "being read" not in view.inner_text())
+    return clipped(view, HEIGHT)
 
 
 IN_A_PAGE: dict[str, Callable[[WidgetPage, Any], bytes]] = {

@@ -13,7 +13,7 @@ from tests.browser.lab import ARTEFACTS
 from tests.docs.pages import DOCS
 
 PICTURES = {
-    "panel-dark": ("panel-dark", None), "panel-wide": ("plots-1600", None), "panel-diverged": ("trouble-diverged", 1092),
+    "panel-dark": ("panel-dark", None), "panel-wide": ("plots-1600", None), "panel-diverged": ("trouble-diverged", 668),
     "lab-run": ("run-pane-beside", 740), "lab-panel": ("panel-beside", None),
 }  # fmt: skip
 """By picture, that of a test, and how many pixels of its height are shown."""
