@@ -15,7 +15,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test check docs bench soak mutations delays ecosystem slurm test-xla notebooks install live browser constraints clean
+.PHONY: help demo lab test check docs pictures bench soak mutations delays ecosystem slurm test-xla notebooks install live browser constraints clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -41,7 +41,7 @@ check: install ## ruff, its format, types, import rules, names, the front ends' 
 
 docs: install ## the documentation as a site, in ./site
 	$(SITE)
-	@echo "Open site/index.html, or with its search: $(PY) -m http.server --bind 127.0.0.1 --directory site"
+	@echo "Open site/index.html in a browser."
 
 bench: install live ## every benchmark in tests/benchmarks, one after another
 	@set -e; for file in tests/benchmarks/[a-z]*.py; do \
@@ -59,6 +59,12 @@ delays: install live browser ## every test while threads and processes are delay
 
 notebooks: install live ## the notebooks executed, and written with their outputs (ARGS="8_export gan" for single ones)
 	$(PY) -m tests.notebooks $(ARGS)
+
+pictures: install live browser ## the pictures of docs/, from the page of the gallery and the tests in a browser (minutes)
+	$(PY) -m tests.docs.curves
+	$(PY) -m tests.docs.gallery $(ARGS)
+	cd tests/browser && ../../$(PY) -m pytest panel/test_quickstart.py panel/test_plots.py panel/test_trouble.py test_lab_extension.py runs/test_run_pane.py
+	$(PY) -m tests.docs.panel
 
 ecosystem: .venv-ecosystem/.installed ## tests with transformers, peft, timm, PyG, bitsandbytes, …, by hand (7 GB in .venv-ecosystem)
 	WORKBENCH_ECOSYSTEM=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem $(ARGS)

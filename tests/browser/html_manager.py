@@ -156,11 +156,15 @@ class _Comm(BaseComm):
 
 
 @contextmanager
-def page_of(browser: Browser, monkeypatch: pytest.MonkeyPatch, width: int) -> Iterator[WidgetPage]:
-    """A page of this width; widgets that are made meanwhile are connected to it."""
+def page_of(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, width: int, scale: float = 1.0
+) -> Iterator[WidgetPage]:
+    """A page of this width, with so many pixels a unit; widgets that are made meanwhile are connected to it."""
     missing = [str(folder) for folder in _FOLDERS if not folder.is_dir()]
     assert missing == [], "run `make live`"
-    context = browser.new_context(viewport={"width": width, "height": 1000})
+    context = browser.new_context(
+        viewport={"width": width, "height": 1000}, device_scale_factor=scale
+    )
     try:
         page = WidgetPage(context.new_page())
         with monkeypatch.context() as patch:

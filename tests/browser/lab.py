@@ -118,6 +118,28 @@ def launch(playwright: Playwright, chromium: str) -> Browser:
     return playwright.chromium.launch(executable_path=chromium, args=FLAGS, timeout=TIMEOUT * 1000)
 
 
+def violations(
+    page: Page, target: str, impacts: Sequence[str] = (), without: Sequence[str] = ()
+) -> list[str]:
+    """What axe finds wrong for people who cannot see or point, within `target` (a CSS selector).
+
+    impacts: those that count; none: all. without: rules that are not checked.
+    """
+    page.evaluate(_AXE.read_text(encoding="utf-8"))
+    found = page.evaluate(
+        """async ([target, without]) => (await axe.run(target, {
+          resultTypes: ['violations'], rules: Object.fromEntries(without.map((rule) => [rule, {enabled: false}])),
+        })).violations""",
+        [target, list(without)],
+    )
+    return [
+        f"{one['id']} ({one['impact']}): {one['help']}\n  "
+        + "\n  ".join(node["html"][:200] for node in one["nodes"][:5])
+        for one in found
+        if not impacts or one["impact"] in impacts
+    ]
+
+
 class Lab:
     """One page of JupyterLab: a notebook, its kernel, and what a person would see."""
 
@@ -374,17 +396,7 @@ class Lab:
 
     def violations(self, target: str) -> list[str]:
         """What axe finds wrong for people who cannot see or point, serious or worse, within `target` (a CSS selector)."""
-        self.page.evaluate(_AXE.read_text(encoding="utf-8"))
-        found = self.page.evaluate(
-            "async (target) => (await axe.run(target, {resultTypes: ['violations']})).violations",
-            target,
-        )
-        return [
-            f"{one['id']} ({one['impact']}): {one['help']}\n  "
-            + "\n  ".join(node["html"][:200] for node in one["nodes"][:5])
-            for one in found
-            if one["impact"] in ("serious", "critical")
-        ]
+        return violations(self.page, target, impacts=("serious", "critical"))
 
     def drag(self, target: Locator, dx: float, dy: float = 0.0, steps: int = 8) -> None:
         """Takes hold of the middle of `target` with the mouse and moves it by so many pixels."""

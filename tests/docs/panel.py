@@ -1,10 +1,11 @@
-"""Makes the pictures of the panel in docs/ from those that the browser tests have left: `python -m tests.docs.panel`.
+"""Makes the pictures of the panel in docs/ that no block of the gallery draws, from those that the browser tests have left.
 
-The tests before: `python -m pytest tests/browser/panel/test_quickstart.py tests/browser/panel/test_plots.py tests/browser/panel/test_trouble.py
-tests/browser/test_lab_extension.py tests/browser/runs/test_run_pane.py`.
+`make pictures` runs these tests, and then this: `python -m tests.docs.panel`.
 """
 
 from __future__ import annotations
+
+import io
 
 from PIL import Image
 
@@ -12,19 +13,27 @@ from tests.browser.lab import ARTEFACTS
 from tests.docs.pages import DOCS
 
 PICTURES = {
-    "panel": ("panel", None), "panel-dark": ("panel-dark", None), "panel-wide": ("plots-1600", None), "panel-diverged": ("trouble-diverged", 1092),
-    "lab-run": ("run-pane-beside", None), "lab-panel": ("panel-beside", None),
+    "panel-dark": ("panel-dark", None), "panel-wide": ("plots-1600", None), "panel-diverged": ("trouble-diverged", 668),
+    "lab-run": ("run-pane-beside", 740), "lab-panel": ("panel-beside", None),
 }  # fmt: skip
 """By picture, that of a test, and how many pixels of its height are shown."""
 
+
+def small(png: bytes, height: int | None = None) -> bytes:
+    """A picture with a palette of 256 colours, and of its height so many pixels; None: all."""
+    smaller = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as picture:
+        shown = picture.convert("RGB").crop(
+            (0, 0, picture.width, min(height or picture.height, picture.height))
+        )
+    shown.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE).save(
+        smaller, "png", optimize=True
+    )
+    return smaller.getvalue()
+
+
 if __name__ == "__main__":
     for name, (artefact, height) in PICTURES.items():
-        with Image.open(ARTEFACTS / f"{artefact}.png") as picture:
-            shown = picture.convert("RGB").crop(
-                (0, 0, picture.width, min(height or picture.height, picture.height))
-            )
         path = DOCS / f"{name}.png"
-        shown.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE).save(
-            path, optimize=True
-        )
+        path.write_bytes(small((ARTEFACTS / f"{artefact}.png").read_bytes(), height))
         print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")

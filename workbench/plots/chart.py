@@ -112,3 +112,8 @@ class Chart:
     def height(self) -> float:
         """The height that it needs, as a multiple of the height of a plain chart."""
         return 1.0 if self.heat is None else min(2.2, 0.5 + 0.06 * len(self.heat.rows))
+
+    @property
+    def has_bars(self) -> bool:
+        """Whether its plain marks are words above bars, and no points."""
+        return any(series.style == "bar" for series in self.series)

@@ -17,7 +17,7 @@ import pytest
 
 from tests.combinations import every
 from workbench.events import Suggestion, Trial
-from workbench.plots.chart import Chart
+from workbench.plots.chart import Axis, Chart
 from workbench.plots.drawing import matplotlib as to_matplotlib
 from workbench.plots.drawing import plotly as to_plotly
 from workbench.plots.drawing.drawable import Drawable
@@ -26,6 +26,7 @@ from workbench.plots.searches.batch_size import batch_size
 from workbench.plots.searches.lr_curve import lr_curve
 from workbench.plots.training.loss import loss
 from workbench.plots.training.run import Best, RunData
+from workbench.plots.training.time_spent import time_spent
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -195,6 +196,23 @@ def test_matplotlib_labels_its_axes() -> None:
     assert speed.get_ylabel() == "speed (samples/s)"
     assert memory.get_ylabel() == "peak above idle (MB)"
     assert memory.get_xlabel() == "batch size (samples)"
+
+
+def test_a_mark_of_a_bar_is_a_word_above_it() -> None:
+    chart = time_spent({"forward": 3.0, "backward": 1.0})
+    axes = to_matplotlib.figure(chart).axes[0]
+    assert {"75%", "25%"} <= {text.get_text() for text in axes.texts}
+    assert axes.get_legend() is None
+    words = to_plotly.figure(chart).layout.annotations
+    assert {"75%", "25%"} <= {word.text for word in words}
+
+
+def test_long_names_of_an_axis_have_several_lines() -> None:
+    names = tuple(f"adamw, lr=0.01, weight_decay=0.3, warmup=0.0{place}" for place in range(5))
+    chart = Chart("Recipes", Axis("recipe", ticks=names), Axis("loss"))
+    labels = to_matplotlib.figure(chart).axes[0].get_xticklabels()
+    assert [label.get_text().replace("\n", " ") for label in labels] == list(names)
+    assert max(len(line) for label in labels for line in label.get_text().splitlines()) < 25
 
 
 def test_a_figure_shows_itself_in_jupyter() -> None:

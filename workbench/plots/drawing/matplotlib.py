@@ -30,6 +30,8 @@ _WIDTH, _HEIGHT = 9.0, 3.0
 _OVERVIEW = 7.0
 _SMALL, _PLAIN, _TITLE = 8, 9, 11
 _ROW_NAMES = 24
+_TICK_CHARACTERS = 110
+"""Of all names at a categorical axis, beside one another."""
 
 
 def figure(charts: Chart | Sequence[Chart]) -> Picture:
@@ -73,12 +75,12 @@ def overview(columns: Sequence[Sequence[Chart]]) -> Picture:
     return fig
 
 
-def small_png(figure: Figure) -> bytes:
+def small_png(figure: Figure, dpi: float = 100) -> bytes:
     """A figure as a PNG of a third of the usual bytes, by a palette of 256 colours."""
     from PIL import Image  # matplotlib needs it, too
 
     drawn, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=100)
+    figure.savefig(drawn, format="png", dpi=dpi)
     image = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     image.save(small, format="png", optimize=True)
     return small.getvalue()
@@ -113,7 +115,10 @@ def _draw(chart: Chart, ax: Axes, *, beside: bool, above: bool = False) -> None:
     symbols = cycle(palette.SYMBOLS)
     for mark in chart.marks:
         plain = mark.y is not None and not mark.failed and not mark.emphasis
-        _mark(mark, ax, next(symbols)[0] if plain else "", centred=bool(chart.x.ticks))
+        if plain and chart.has_bars:
+            _over_bar(mark, ax)
+        else:
+            _mark(mark, ax, next(symbols)[0] if plain else "", centred=bool(chart.x.ticks))
     _frame(chart, ax, above)
     _legend(ax, beside)
     for text in ax.findobj(Text):
@@ -218,6 +223,19 @@ def _mark(mark: Mark, ax: Axes, symbol: str, *, centred: bool) -> None:
     ax.plot([mark.x], [mark.y], ls="none", label=mark.label, zorder=5, **style)
 
 
+def _over_bar(mark: Mark, ax: Axes) -> None:
+    assert mark.y is not None
+    ax.annotate(
+        mark.label,
+        (mark.x, mark.y),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="center",
+        fontsize=_SMALL,
+        color=palette.INK,
+    )
+
+
 def _band(band: Band, ax: Axes) -> None:
     ax.axvspan(
         band.low, band.high, color=palette.BAND, alpha=0.13, lw=0, label=band.label, zorder=0
@@ -294,7 +312,8 @@ def _axis(axis: Axis, ax: Axes, which: str) -> None:
     getattr(ax, f"set_{which}label")(axis.text, fontsize=_PLAIN, color=palette.INK)
     scale = getattr(ax, f"{which}axis")
     if axis.ticks:
-        scale.set_ticks(range(len(axis.ticks)), axis.ticks)
+        room = max(8, _TICK_CHARACTERS // len(axis.ticks))
+        scale.set_ticks(range(len(axis.ticks)), [textwrap.fill(tick, room) for tick in axis.ticks])
         getattr(ax, f"set_{which}lim")(-0.6, len(axis.ticks) - 0.4)
         return
     if axis.log:

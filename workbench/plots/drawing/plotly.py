@@ -76,8 +76,11 @@ def _draw(chart: Chart, fig: Figure, row: int) -> None:
             _line(mark, fig, row)
         else:
             plain = not mark.failed and not mark.emphasis
-            symbol = next(symbols)[1] if plain else ""
-            _point(mark, mark.y, fig, row, legend, symbol, centred=bool(chart.x.ticks))
+            if plain and chart.has_bars:
+                _over_bar(mark, mark.y, fig, row)
+            else:
+                symbol = next(symbols)[1] if plain else ""
+                _point(mark, mark.y, fig, row, legend, symbol, centred=bool(chart.x.ticks))
     fig.update_xaxes(_axis(chart.x), row=row, col=1)
     if chart.heat is None:
         fig.update_yaxes(_axis(chart.y), row=row, col=1)
@@ -140,6 +143,20 @@ def _line(mark: Mark, fig: Figure, row: int) -> None:
             showarrow=False,
             font={"size": 10},
         )
+
+
+def _over_bar(mark: Mark, y: float, fig: Figure, row: int) -> None:
+    fig.add_annotation(
+        x=mark.x,
+        y=y,
+        yanchor="bottom",
+        text=html.escape(mark.label),
+        hovertext=html.escape(mark.why),
+        showarrow=False,
+        font={"size": 10},
+        row=row,
+        col=1,
+    )
 
 
 def _point(

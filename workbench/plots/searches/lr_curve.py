@@ -67,7 +67,8 @@ def lr_curve(
             Series("smoothed", lrs, smoothed),
             *_raced(race),
         ),
-        marks=tuple(sorted(marks, key=lambda m: m.emphasis)),
+        # several rules may propose the recommended rate: one mark says so
+        marks=(*(m for m in marks if not m.emphasis), *[m for m in marks if m.emphasis][:1]),
         bands=band,
         notes=(*notes, *silent),
     )
