@@ -35,7 +35,8 @@ NAMES = (
     "diabetes mlp adam", "friedman mlp momentum", "unbalanced mlp norm sgd", "unbalanced mlp adamw", "wave siren adam",
     "text transformer adamw", "noisy counts batch 16 adam", "below zero nll adam", "floor simclr momentum", "floor finetune adamw",
     "kind mixer adamw", "kind mlp adamw schedule-free", "wine mlp rmsprop", "moons mlp adagrad", "fresh rings mlp rmsprop",
-    "fresh tails mlp dropout adamw", "fresh waveforms cnn norm momentum",
+    "fresh tails mlp dropout adamw", "fresh waveforms cnn norm momentum", "fresh few mlp adam", "fresh spirals mlp nadam", "fresh recall gru adam",
+    "fresh moved cnn tuned nesterov", "fresh bumps mlp norm adamw",
 )  # fmt: skip
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True),
