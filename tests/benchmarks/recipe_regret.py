@@ -141,7 +141,7 @@ def final_loss(task: Task, answer: Mapping[str, Any], seed: int) -> float:
         bench = bench_of(task, root, seed=seed)
         try:
             torch.manual_seed(seed)
-            bench.set(**{**answer, "max_steps": updates_of(task, size)})
+            bench.set(**{"max_steps": updates_of(task, size), **answer})
             run = bench.fit().result()
             return val_loss(task, bench.model) if run.status == "finished" else math.inf
         except FloatingPointError:
