@@ -509,9 +509,9 @@ class _Race:
         if self._overfits(values):
             values = {**values, "max_steps": run.updates_of(values, self._length)}
             why += (
-                f" It overfits: from {self._length_before:,} to {self._length:,} updates its held-out"
-                " loss moves away from its training loss, and hardly falls. So its run is as short"
-                f" as this stretch, max_steps={values['max_steps']}."
+                f" It overfits: from {self._length_before:,} to {self._length:,} updates its"
+                " held-out loss moves away from its training loss, and hardly falls. So its run is"
+                f" as short as this stretch, max_steps={values['max_steps']}."
             )
         return RecipeSearchEnded(dict(values), why, doubt, ended)
 
