@@ -571,8 +571,8 @@ class _Race:
             )
         if best and lowest > 0 and before < (1 + CLEARLY) * lowest:
             doubts.append(
-                "Its loss hardly falls in longer stretches. Compare its fit with the best validation"
-                " of the present settings. A metric may improve where the loss does not."
+                "Its loss hardly falls in longer stretches. Compare its fit with the best"
+                " validation of the present settings. A metric may improve where the loss does not."
             )
         if run.planned is not None and self._length < 0.2 * run.planned:
             doubts.append(
