@@ -237,11 +237,80 @@ def waveforms() -> tuple[Data, Data]:
     return split(x[:, None], y, torch.long, scaled=False)
 
 
+@functools.cache
+def few() -> tuple[Data, Data]:
+    """Few samples of 60 numbers, of which four tell the class; a tenth of the classes are wrong."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(500, 60, generator=g)
+    y = (x[:, 0] + x[:, 1] - x[:, 2] * x[:, 3] > 0).long()
+    return split(x, (y + (torch.rand(500, generator=g) < 0.1)) % 2, torch.long)
+
+
+@functools.cache
+def spirals() -> tuple[Data, Data]:
+    """Which of three arms of a spiral a point is from."""
+    g = torch.Generator().manual_seed(0)
+    y, way = torch.randint(3, (1500,), generator=g), torch.rand(1500, generator=g)
+    angle = 2 * math.pi * (way + y / 3) + 0.2 * torch.randn(1500, generator=g)
+    x = torch.stack([angle.cos(), angle.sin()], 1) * (0.1 + way[:, None])
+    return split(x, y, torch.long)
+
+
+@functools.cache
+def recalls() -> tuple[Data, Data]:
+    """Twelve of six symbols; the answer is the one that follows the last 0, and 0 where none does."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(6, (2500, 12), generator=g)
+    y = torch.zeros(2500, dtype=torch.long)
+    for before, symbol in zip(x.T[:-1], x.T[1:], strict=True):
+        y = torch.where(before == 0, symbol, y)
+    cut = 2000
+    return (x[:cut], y[:cut]), (x[cut:], y[cut:])
+
+
+@functools.cache
+def moved_digits() -> tuple[Data, Data]:
+    """Noisy digits somewhere in a larger picture."""
+    (x, y), (xv, yv) = digit_pictures()
+    g = torch.Generator().manual_seed(0)
+
+    def moved(pictures: Tensor) -> Tensor:
+        frames = 0.3 * torch.randn(len(pictures), 1, 12, 12, generator=g)
+        corners = torch.randint(5, (len(pictures), 2), generator=g).tolist()
+        for frame, picture, (row, column) in zip(frames, pictures, corners, strict=True):
+            frame[:, row : row + 8, column : column + 8] += picture
+        return frames
+
+    return (moved(x), y), (moved(xv), yv)
+
+
+@functools.cache
+def bumps() -> tuple[Data, Data]:
+    """A surface of bumps over five dimensions, with noise."""
+    g = torch.Generator().manual_seed(0)
+    x, centres = torch.randn(1500, 5, generator=g), torch.randn(12, 5, generator=g)
+    heights = torch.randn(12, 1, generator=g)
+    y = (-(torch.cdist(x, centres) ** 2) / 4).exp() @ heights
+    return split(x, y / y.std() + 0.3 * torch.randn(1500, 1, generator=g), torch.float32)
+
+
 def mlp(*sizes: int, norm: bool = False, act: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(sizes):
         layers += [nn.Linear(a, b), *([nn.BatchNorm1d(b)] if norm else []), act()]
     return nn.Sequential(*layers[: -2 if norm else -1])
+
+
+def group_norm_cnn() -> nn.Module:
+    layers: list[nn.Module] = []
+    for before, after in ((1, 12), (12, 24)):
+        layers += [
+            nn.Conv2d(before, after, 3, padding=1),
+            nn.GroupNorm(4, after),
+            nn.GELU(),
+            nn.MaxPool2d(2),
+        ]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(216, 10))
 
 
 def cnn(norm: bool = False) -> nn.Module:
@@ -399,6 +468,18 @@ class CharGRU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.rnn(self.embed(x))[0])
+
+
+class Recall(nn.Module):
+    """A GRU that reads symbols and answers at their end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.rnn = nn.Embedding(6, 16), nn.GRU(16, 32, batch_first=True)
+        self.head = nn.Linear(32, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(self.embed(x))[0][:, -1])
 
 
 class Adder(nn.Module):
@@ -633,6 +714,33 @@ TASKS = [
         MOMENTUM,
         64,
         250,
+    ),
+    Task("fresh few mlp adam", lambda: mlp(60, 64, 2), few, F.cross_entropy, ADAM, 16, 300),
+    Task(
+        "fresh spirals mlp nadam",
+        lambda: mlp(2, 64, 64, 3, act=nn.Tanh),
+        spirals,
+        F.cross_entropy,
+        torch.optim.NAdam,
+    ),
+    Task("fresh recall gru adam", Recall, recalls, F.cross_entropy, ADAM, 64, 300),
+    Task(
+        "fresh moved cnn tuned nesterov",
+        group_norm_cnn,
+        moved_digits,
+        F.cross_entropy,
+        functools.partial(SGD, lr=0.05, momentum=0.9, nesterov=True),
+        32,
+        300,
+    ),
+    Task(
+        "fresh bumps mlp norm adamw",
+        lambda: mlp(5, 64, 64, 1, norm=True),
+        bumps,
+        F.mse_loss,
+        ADAMW,
+        32,
+        300,
     ),
 ]
 SCHEDULES = ("constant", "cosine", "one_cycle")

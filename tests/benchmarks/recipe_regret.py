@@ -35,7 +35,8 @@ NAMES = (
     "diabetes mlp adam", "friedman mlp momentum", "unbalanced mlp norm sgd", "unbalanced mlp adamw", "wave siren adam",
     "text transformer adamw", "noisy counts batch 16 adam", "below zero nll adam", "floor simclr momentum", "floor finetune adamw",
     "kind mixer adamw", "kind mlp adamw schedule-free", "wine mlp rmsprop", "moons mlp adagrad", "fresh rings mlp rmsprop",
-    "fresh tails mlp dropout adamw", "fresh waveforms cnn norm momentum",
+    "fresh tails mlp dropout adamw", "fresh waveforms cnn norm momentum", "fresh few mlp adam", "fresh spirals mlp nadam", "fresh recall gru adam",
+    "fresh moved cnn tuned nesterov", "fresh bumps mlp norm adamw",
 )  # fmt: skip
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True),
@@ -140,7 +141,7 @@ def final_loss(task: Task, answer: Mapping[str, Any], seed: int) -> float:
         bench = bench_of(task, root, seed=seed)
         try:
             torch.manual_seed(seed)
-            bench.set(**{**answer, "max_steps": updates_of(task, size)})
+            bench.set(**{"max_steps": updates_of(task, size), **answer})
             run = bench.fit().result()
             return val_loss(task, bench.model) if run.status == "finished" else math.inf
         except FloatingPointError:

@@ -169,7 +169,22 @@ def test_of_recipes_that_are_as_good_the_lower_rate_and_the_higher_decay_are_tak
         second = [trial.values for trial in found.trials if trial.updates == longest]
         assert found.trials[0].updates < longest
         assert (second[:2], len(second)) == ([{}, gentlest], len(recipes))
-        assert found.best == gentlest
+        assert {name: found.best[name] for name in gentlest} == gentlest
+
+
+def test_a_recipe_that_overfits_has_a_run_as_short_as_its_longest_stretch(tmp_path: Path) -> None:
+    """Of a few samples with random labels the loss only rises, once the bias is learned."""
+    numbers = torch.Generator().manual_seed(0)
+    inputs = torch.randn(100, 6, generator=numbers)
+    labels = (torch.rand(100, generator=numbers) < 0.2).long()
+    data = {"train": (inputs[:40], labels[:40]), "val": (inputs[40:], labels[40:])}
+    fast = [{"optimizer": "adam", "lr": lr, "batch_size": 4} for lr in (0.02, 1e-6, 2e-6)]
+    with make(tmp_path, **data, max_steps=300) as b:
+        found = b.find_recipe(updates=450, recipes=fast).result()
+    assert {**found.best, "max_steps": 0} == {**fast[0], "max_steps": 0}
+    assert found.best["max_steps"] == 2 * found.trials[-1].updates
+    assert "It overfits" in found.reason
+    assert sum(row.endswith("best") for row in repr(found).splitlines()) == 1
 
 
 def test_present_settings_that_fall_faster_stay(tmp_path: Path) -> None:

@@ -10,6 +10,10 @@ both went on falling, at half of the slope between the two lengths. And of two r
 optimizer whose losses are close, the one with the lower rate or the higher decay is taken: where
 both have learned what can be learned in a stretch, the other one overfits sooner in the whole run.
 
+A stretch that is a whole run in small is an answer, too. Where the best recipe overfits from the
+shorter stretch to the longer one, the run is to be as short as the longer one, whose loss is known,
+and not as long as planned.
+
 All stretches have the same number of samples: one with half of the present batch has twice as many
 updates. The usual recipes halve the batch where the run has few updates.
 
@@ -24,6 +28,7 @@ Defazio et al., "The Road Less Scheduled" (2024); Jordan et al., "Muon" (2024).
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -98,8 +103,8 @@ class RecipeSearch(Drawable):
     `reason` says why, `doubt` what speaks against it ("": nothing known), `ended` how the search
     ended. `trials`: each stretch with the settings of its recipe, its updates (counted in batches
     of the present size) and its loss on held-out batches, in order. A recipe with another batch
-    size has its own `max_steps`, so that a fit has as many samples. `figure()` and `plot()` draw
-    the trials.
+    size has its own `max_steps`, so that a fit has as many samples; one that overfits has fewer.
+    `figure()` and `plot()` draw the trials.
     """
 
     best: Mapping[str, Any]
@@ -125,7 +130,11 @@ class RecipeSearch(Drawable):
         width = max((len(recipe_name(t.values)) for t in self.trials), default=0)
         rows = [
             f"  {recipe_name(t.values):<{width}}  {t.updates:>7}  {t.loss:>13.4g}"
-            + ("  best" if t.updates == longest and dict(t.values) == dict(self.best) else "")
+            + (
+                "  best"
+                if self.best and t.updates == longest and recipe_name(t.values) == answer
+                else ""
+            )
             for t in self.trials
         ]
         columns = [f"  {'recipe':<{width}}  {'updates':>7}  {'held-out loss':>13}"] if rows else []
@@ -258,6 +267,10 @@ class _Run(NamedTuple):
         """The batch size of a recipe as a share of the present one."""
         return float(values.get("batch_size", self.batch_size) / self.batch_size)
 
+    def updates_of(self, values: Mapping[str, Any], length: int) -> int:
+        """The updates of a recipe for as many samples as `length` updates have now."""
+        return max(1, round(length / self.share_of(values)))
+
 
 def _look(task: Task, settings: Settings, updates: int | None) -> _Run:
     """Read the facts of the run, and sweep its rate where the search has updates for it."""
@@ -381,6 +394,17 @@ class _Stopped(Exception):
     """Raised when a Stop has arrived."""
 
 
+class _Stretch(NamedTuple):
+    """What a stretch of a recipe has shown."""
+
+    values: Mapping[str, Any]
+    """The settings of the recipe."""
+    loss: float
+    """The held-out loss at its end."""
+    training: float
+    """The mean training loss of its last quarter."""
+
+
 class _Race:
     """Trains recipes, and keeps their losses."""
 
@@ -394,9 +418,9 @@ class _Race:
     ) -> None:
         self._task, self._settings, self._run = task, settings, run
         self._emit, self._stopped = emit, stopped
-        self._losses: list[tuple[Mapping[str, Any], float]] = []
-        """The recipes of the latest round, each with its loss."""
-        self._before: list[tuple[Mapping[str, Any], float]] = []
+        self._stretches: list[_Stretch] = []
+        """Those of the latest round."""
+        self._before: list[_Stretch] = []
         """Those of the round before."""
         self._length = self._length_before = 0
 
@@ -404,15 +428,14 @@ class _Race:
         """Train each for a stretch of this length; returns them, the present settings first, and
         then the best one.
         """
-        self._before, self._length_before = self._losses, self._length
-        self._losses, self._length = [], length
+        self._before, self._length_before = self._stretches, self._length
+        self._stretches, self._length = [], length
         for values in recipes:
             if self._stopped():
                 raise _Stopped
-            loss = self._loss_after(values, length)
-            self._losses.append((values, loss))
-            self._emit(RecipeTrial(dict(values), length, loss))
-        losses = {number: loss for number, (_, loss) in enumerate(self._losses) if number}
+            self._stretches.append(self._stretch(values, length))
+            self._emit(RecipeTrial(dict(values), length, self._stretches[-1].loss))
+        losses = {n: stretched.loss for n, stretched in enumerate(self._stretches) if n}
         ranked = sorted(losses, key=losses.__getitem__)
         finite = {n: loss for n, loss in losses.items() if math.isfinite(loss)}
         excess = self._excess(finite) if finite else {}
@@ -421,20 +444,28 @@ class _Race:
         others = [recipes[number] for number in ranked if recipes[number] != gentlest]
         return [{}, gentlest, *others]
 
-    def _loss_after(self, values: Mapping[str, Any], length: int) -> float:
-        """The held-out loss of a recipe after so many samples as `length` updates have now, on the
-        same held-out samples.
+    def _stretch(self, values: Mapping[str, Any], length: int) -> _Stretch:
+        """Train a recipe for so many samples as `length` updates have now; all recipes are judged
+        by the same held-out samples.
         """
         run, chosen = self._run, self._settings.replace(**values)
-        share = run.share_of(values)
-        return stretch.loss_after(
+        share, training = run.share_of(values), list[float]()
+
+        def keep(loss: float) -> bool:
+            training.append(loss)
+            return False
+
+        loss = stretch.loss_after(
             self._task,
             chosen,
-            max(1, round(length / share)),
+            run.updates_of(values, length),
             by_val=run.start is not None,
+            broken=keep,
             held=max(1, round(run.held / share)) if run.follows else run.held,
             warmup=_warmup(chosen, run.planned, share),
         )
+        last = training[-math.ceil(len(training) / 4) :]
+        return _Stretch(values, loss, statistics.fmean(last) if last else math.inf)
 
     def _excess(self, losses: Mapping[int, float]) -> dict[int, float]:
         """How many times the lowest loss each of these finite ones is (`stretch.excess`)."""
@@ -447,14 +478,14 @@ class _Race:
         """The result, from the losses of the last round."""
         run, ended = self._run, "some recipes tried" if left_out else "all recipes tried"
         listed = ", ".join(
-            f"{recipe_name(values)}: {_loss(loss)}"
-            for values, loss in sorted(self._losses, key=lambda pair: pair[1])
+            f"{recipe_name(stretched.values)}: {_loss(stretched.loss)}"
+            for stretched in sorted(self._stretches, key=lambda stretched: stretched.loss)
         )
         of = f" of {run.planned:,}" if run.planned is not None else ""
         why = f"held-out loss after {self._length:,}{of} updates: {listed}."
         if left_out:
             why += f" Not tried: {'; '.join(left_out)}."
-        losses = {n: loss for n, (_, loss) in enumerate(self._losses) if math.isfinite(loss)}
+        losses = {n: s.loss for n, s in enumerate(self._stretches) if math.isfinite(s.loss)}
         if not losses:
             return RecipeSearchEnded({}, f"{why} No recipe has a finite loss.", "", ended)
         excess = self._excess(losses)
@@ -474,14 +505,34 @@ class _Race:
                 f" many samples has {1 / run.share_of(values):.3g} times as many updates. It may"
                 " take so many times as long."
             )
-        return RecipeSearchEnded(dict(values), why, self._doubt(losses[best], values), ended)
+        doubt = self._doubt(losses[best], values)
+        if self._overfits(values):
+            values = {**values, "max_steps": run.updates_of(values, self._length)}
+            why += (
+                f" It overfits: from {self._length_before:,} to {self._length:,} updates its"
+                " held-out loss moves away from its training loss, and hardly falls. So its run is"
+                f" as short as this stretch, max_steps={values['max_steps']}."
+            )
+        return RecipeSearchEnded(dict(values), why, doubt, ended)
+
+    def _overfits(self, values: Mapping[str, Any]) -> bool:
+        """Whether the held-out loss of this recipe did not fall clearly from the first round to the
+        second, and moved away from its training loss.
+        """
+        pair = [s for s in (*self._before, *self._stretches) if s.values == values]
+        if len(pair) < 2 or self._run.planned is None or self._length >= self._run.planned:
+            return False
+        before, after = pair
+        size = CLEARLY * abs(after.loss)
+        fall = before.loss - after.loss
+        return fall < size and before.training - after.training > fall + size
 
     def _is_overtaken(self, values: Mapping[str, Any]) -> bool:
         """Whether the present settings would end the run at a lower loss than this recipe, if both
         fell on at `SLOWS` of their slope from the first round to the second.
         """
-        before = [loss for settings, loss in self._before if settings in ({}, values)]
-        after = [loss for settings, loss in self._losses if settings in ({}, values)]
+        before = [s.loss for s in self._before if s.values in ({}, values)]
+        after = [s.loss for s in self._stretches if s.values in ({}, values)]
         planned, losses = self._run.planned, [*before, *after]
         if len(losses) < 4 or planned is None or not all(map(math.isfinite, losses)):
             return False
@@ -497,12 +548,10 @@ class _Race:
         """Of the recipes that are as good as the best one and have its optimizer, the one with the
         lowest rate and, of those, the highest decay.
         """
-        optimizer = self._losses[best][0].get("optimizer")
-        alike = [
-            self._losses[n][0] for n in near if self._losses[n][0].get("optimizer") == optimizer
-        ]
+        optimizer = self._stretches[best].values.get("optimizer")
+        recipes = [self._stretches[n].values for n in near]
         return min(
-            alike,
+            (values for values in recipes if values.get("optimizer") == optimizer),
             key=lambda values: (values.get("lr", math.inf), -(values.get("weight_decay") or 0.0)),
         )
 
@@ -515,15 +564,15 @@ class _Race:
                 " is a guess. Train until it falls, then search again from there:"
                 " find_recipe(start='continue')."
             )
-        before = next((loss for values, loss in self._before if values == best), math.inf)
-        if best and before > next((loss for values, loss in self._before if not values), math.inf):
+        before = next((s.loss for s in self._before if s.values == best), math.inf)
+        if best and before > next((s.loss for s in self._before if not s.values), math.inf):
             doubts.append(
                 f"After {self._length_before:,} updates the present settings had the lower loss."
             )
         if best and lowest > 0 and before < (1 + CLEARLY) * lowest:
             doubts.append(
-                "Its loss hardly falls in longer stretches, so a whole run may overfit. Compare its"
-                " best validation with that of the present settings, or train for fewer updates."
+                "Its loss hardly falls in longer stretches. Compare its fit with the best"
+                " validation of the present settings. A metric may improve where the loss does not."
             )
         if run.planned is not None and self._length < 0.2 * run.planned:
             doubts.append(

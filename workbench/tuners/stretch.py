@@ -226,12 +226,13 @@ def loss_after(
     length: int,
     *,
     by_val: bool,
+    broken: Callable[[float], bool] | None = None,
     held: int | None = None,
     warmup: float = 0.0,
 ) -> float:
     """The held-out loss after a stretch at the run's own rates, with its schedule compressed to
-    `length` updates; the same on all ranks. The task is restored. held: see `train`. warmup: the
-    share of the stretch in which the rate rises first.
+    `length` updates; the same on all ranks. The task is restored. broken, held: see `train`.
+    warmup: the share of the stretch in which the rate rises first.
     """
     chosen = settings.replace(weight_averaging=None)
     with open_session(task, chosen) as session, scratch(session):
@@ -245,7 +246,7 @@ def loss_after(
         shares = shape(
             chosen, schedule_of(session.settings, first), length, warmup, session.updates
         )
-        loss = train(session, first, shares, set_share, by_val=by_val, held=held)
+        loss = train(session, first, shares, set_share, by_val=by_val, broken=broken, held=held)
         return float(session.ranks.broadcast_object(loss))
 
 

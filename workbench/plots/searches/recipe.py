@@ -46,7 +46,9 @@ def recipe(trials: Sequence[RecipeTrialLike], best: Mapping[str, Any]) -> Chart:
             if not np.isfinite(trial.loss):
                 position = names.index(recipe_name(trial.values))
                 marks.append(Mark(position, "diverged", highest, failed=True))
-    last = next((t for t in reversed(trials) if best and dict(t.values) == dict(best)), None)
+    last = next(
+        (t for t in reversed(trials) if best and recipe_name(t.values) == recipe_name(best)), None
+    )
     if last is not None and np.isfinite(last.loss):
         position = names.index(recipe_name(last.values))
         marks.append(Mark(position, "best", last.loss, emphasis=True))
