@@ -42,10 +42,10 @@ def rate_change(
 
     ranks: the number of processes that train together; it may raise SettingsError.
     """
-    found = [job.settings for job in jobs if job.kind == "find_lr" and _found(job, now.lr)]
-    if not found:
+    searched = [job.settings for job in jobs if job.kind == "find_lr" and _found(job, now.lr)]
+    if not searched:
         return None
-    then, lr = found[-1], rate(now.lr)
+    then, lr = searched[-1], rate(now.lr)
     if not same(then.optimizer, now.optimizer):
         names = [
             "the bench's own optimizer" if value is None else short("optimizer", value)
