@@ -370,9 +370,10 @@ def test_a_study_whose_workers_are_queued_waits_for_them(
     bench: wb.Workbench, started: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = bench.study(["lr"], workers=0)
-    with pytest.raises(TimeoutError):
-        study.result(timeout=1.2)
-    assert capsys.readouterr().err.count("0001-study waits for its first worker") == 1
+    for follower, seconds in ((study, 0.1), (wb.Study.open(1, bench.root), 1.2)):
+        with pytest.raises(TimeoutError):
+            follower.result(timeout=seconds)
+        assert capsys.readouterr().err.count("0001-study waits for its first worker") == 1
     live(study, ended="SIGTERM has come")
     with pytest.raises(RuntimeError, match="no worker works on 0001-study"):
         study.result(timeout=60)

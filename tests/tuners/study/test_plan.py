@@ -9,7 +9,7 @@ import pytest
 from workbench.runs.study.record import PieceRecord, TrialRecord
 from workbench.settings.space import Choice, Int, Space
 from workbench.tuners.study.plan import Ended, NewTrial, Train, Wait, plan
-from workbench.tuners.study.verdict import enough, judge, seed_noise
+from workbench.tuners.study.verdict import enough, judge, pairs_wanted, seed_noise
 
 from .simulated import LR, RUNGS, begun, bowl, changed, ended, finished, study, with_trial
 
@@ -41,7 +41,8 @@ def test_first_the_bench_as_it_is_then_a_bracket_whose_best_train_on():
 
 @pytest.mark.parametrize(("fits", "workers"), [(2, 1), (3.5, 4), (8, 1), (16.5, 4)])
 def test_a_budget_is_used_and_not_exceeded(fits, workers):
-    record = finished(study(fits, seed=3), workers=workers)
+    # where the searches have taken what a bracket needs, whole fits are trained
+    record = finished(study(fits, seed=3, spent=0.3), workers=workers)
     assert record.spent <= fits + 0.05
     assert isinstance(end := plan(record), Ended)
     assert enough(record) or record.spent > fits - 1.1, end.why
@@ -279,7 +280,23 @@ def test_a_budget_in_time():
     assert isinstance(plan(record, elapsed=801.0), Ended)
     record = finished(record, most=1)  # 100 seconds a fit
     assert isinstance(plan(record, elapsed=100.0), NewTrial)
-    assert isinstance(plan(record, elapsed=600.0), Ended)  # no bracket fits into 200 seconds
+    whole = plan(record, elapsed=600.0)  # no bracket fits into 200 seconds
+    assert isinstance(whole, NewTrial)
+    assert (whole.proposal.origin, whole.rung) == ("whole", 2)
+    assert isinstance(plan(record, elapsed=710.0), Ended)
+
+
+def test_several_workers_train_while_nobody_knows_how_long_a_fit_takes():
+    record = study(budget={"seconds": 800.0})
+    record, _ = begun(record, plan(record))
+    assert plan(record).rung == 0
+
+
+def test_a_budget_in_time_of_few_fits_has_no_seeds_for_a_verdict():
+    record = finished(study(budget={"seconds": 800.0}), most=15)
+    assert record.best is not record.baseline
+    assert plan(record, elapsed=600.0).seed == 0  # the next best candidate trains on
+    assert [pairs_wanted(record, fits_left) for fits_left in (2.0, 20.0)] == [0, 3]
 
 
 def test_time_that_is_added_after_the_end_counts_from_then_on():

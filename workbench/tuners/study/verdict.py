@@ -186,18 +186,21 @@ def seed_noise(record: StudyRecord) -> float | None:
     return math.sqrt(squares / freedom) if freedom else None
 
 
-def pairs_wanted(record: StudyRecord) -> int:
-    """How many pairs of fresh seeds the study means to train."""
-    return pairs_within(record.budget.get("fits"), record.head.seeds)
+def pairs_wanted(record: StudyRecord, fits_left: float = math.inf) -> int:
+    """How many pairs of fresh seeds the study means to train. fits_left: about how many whole fits
+    a budget in time still holds.
+    """
+    fits = record.budget.get("fits", record.spent - record.by_hand + fits_left)
+    return pairs_within(fits, record.head.seeds)
 
 
-def pairs_within(fits: float | None, seeds: int | None) -> int:
-    """How many pairs of fresh seeds a budget of so many fits trains; None: one in time. seeds: so
-    many were asked for.
+def pairs_within(fits: float, seeds: int | None) -> int:
+    """How many pairs of fresh seeds a budget of so many fits trains. seeds: so many were asked
+    for.
     """
     if seeds is not None:
         return seeds
-    return PAIRS if fits is None or fits >= _FITS else 0
+    return PAIRS if fits >= _FITS else 0
 
 
 def fresh_seeds(record: StudyRecord, pairs: int) -> Iterator[tuple[TrialRecord, int]]:
