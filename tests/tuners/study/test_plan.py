@@ -11,7 +11,7 @@ from workbench.settings.space import Choice, Int, Space
 from workbench.tuners.study.plan import Ended, NewTrial, Train, Wait, plan
 from workbench.tuners.study.verdict import enough, judge, pairs_wanted, seed_noise
 
-from .simulated import LR, RUNGS, begun, bowl, changed, ended, finished, study, with_trial
+from .simulated import DECAY, LR, RUNGS, begun, bowl, changed, ended, finished, study, with_trial
 
 
 def lengths(record):
@@ -57,9 +57,12 @@ def test_what_the_searches_found_is_trained_whole_where_a_bracket_is_left():
 
 
 def test_whole_fits_where_there_is_one_rung():
-    record = finished(study(8, rungs=(1.0,)))
-    assert lengths(record) == {0: 8}
-    assert record.whole(record.best) < record.whole(record.baseline) - 1
+    for seed in range(3):
+        record = finished(study(8, rungs=(1.0,), seed=seed, priors={}))
+        assert lengths(record) == {0: 8}
+        assert record.whole(record.best) < record.whole(record.baseline) - 1
+        # few trials are enough to learn from
+        assert sum(trial.origin.startswith("near") for trial in record.trials) >= 4
 
 
 @pytest.mark.parametrize("rungs", [RUNGS, (1.0,)])
@@ -363,6 +366,19 @@ def test_a_changed_space_holds_for_the_next_trials():
     record = finished(changed(record, "space", space=space), lambda values, seed, rung: 1.0, most=4)
     assert [set(t.values) for t in record.trials[6:]] == [{"lr"}] * 4
     assert all(0.1 <= t.values["lr"] <= 0.2 for t in record.trials[6:])
+
+
+def test_what_earlier_trials_have_taught_holds_in_a_wider_range():
+    def between(low, high):
+        return Space((replace(LR, low=low, high=high), DECAY))
+
+    record = finished(study(30, space=between(1e-4, 0.03), priors={}, seeds=0), most=20)
+    known = len(record.trials)
+    record = changed(record, "space", space=between(1e-6, 100.0).to_record())
+    new = finished(record, most=9).trials[known:]
+    assert all({"lr", "weight_decay"} <= {*trial.values} for trial in new)
+    # the best rate, 0.1, lies beyond the former range
+    assert sum(0.01 < trial.values["lr"] < 1 for trial in new) > len(new) / 2
 
 
 def test_higher_is_better():

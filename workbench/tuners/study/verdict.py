@@ -82,7 +82,7 @@ def judge(record: StudyRecord) -> Verdict:
     against = f", noise of a seed {number(noise)}" if noise is not None else ""
     text = f"trial {best.number} is {_by(mean)} in {counted(len(pairs), 'pair')}{against}"
     if len(pairs) < PAIRS:
-        return Verdict(f"no evidence: {text}{remedy}", None, pairs)
+        return Verdict(f"too few pairs: {text}{remedy}", None, pairs)
     return Verdict(f"no evidence: {text}", False, pairs)
 
 
@@ -124,7 +124,7 @@ def _without_numbers(best: TrialRecord, differences: list[float], remedy: str) -
         f" {counted(pairs, 'fresh seed')}, trial {best.number} with {pairs - wins}"
     )
     if pairs < PAIRS:
-        return Verdict(f"no evidence: {text}{remedy}", None)
+        return Verdict(f"too few pairs: {text}{remedy}", None)
     if wins == pairs:
         return Verdict(f"adopt trial {best.number}: {text}", True)
     return Verdict(f"no evidence: {text}", False)
