@@ -56,7 +56,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ({"limits": {"parameters": -1}}, "give a number above 0"),
         ({"name": "a b"}, "name='a b': give letters"),
         ({"monitor": "val_los"}, "Did you mean 'val_loss'?"),
-        ({"monitor": "val_los", "save_top_k": 0}, "Did you mean 'val_loss'?"),
+        ({"monitor": "val_acc", "save_top_k": 0}, "there is no such metric"),
         ({"monitor": "train_loss"}, "give a metric of that, 'val_loss'"),
         ({"max_epochs": 0}, "its fits train nothing"),
         ({"max_epochs": -1, "max_time": "00:00:01:00"}, "its fits have no length"),
