@@ -362,7 +362,11 @@ def test_a_paused_study_says_so_and_without_a_worker_nothing_waits_for_it(
     assert "It is paused.  study.resume()" in repr(study)
     with pytest.raises(RuntimeError, match=r"no worker .* 0001-rates is paused: study\.resume"):
         study.result(timeout=60)
+    add_trial(study.path, TrialProposal(1, {}, "baseline"))
+    claim(study.path, 1, 0, 0, "gone")
+    assert [row["status"] for row in study.table()] == ["interrupted"]
     live(study)
+    assert [row["status"] for row in study.table()] == ["trains"]
     with pytest.raises(TimeoutError):
         study.result(timeout=1)
     assert capsys.readouterr().err.count("is paused: study.resume()") == 1

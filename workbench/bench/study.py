@@ -165,7 +165,7 @@ class Study(StudyView):
         status, metric, cost, run. A data frame: `pandas.DataFrame(study.table())`.
         """
         record, rows = self.record, []
-        lives = self._status(record) in ("running", "paused")
+        lives = self._has_worker(record)
         for trial, piece in record.pieces:
             end = piece.end
             rows.append(

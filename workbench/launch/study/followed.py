@@ -21,7 +21,7 @@ from workbench.tuners.study.budget import budget_of, budget_text, checked_count
 from workbench.tuners.study.compare import verdict
 from workbench.tuners.study.next import advice
 from workbench.tuners.study.plan import Ended, plan_now
-from workbench.units import duration, fit_length, number
+from workbench.units import counted, duration, fit_length, number
 from workbench.values import plain, shown
 
 _CAUSES, _CAUSE = 3, 300
@@ -124,7 +124,7 @@ class FollowedStudy:
         lengths = f"trials of {', '.join(rungs)} and whole fits" if rungs else "whole fits"
         return (
             f"{self.id}  {record.head.monitor} ({arrow} is better)  {self._status(record)}"
-            f"  {spent}  {len(record.trials)} trials ({lengths})  best {value}"
+            f"  {spent}  {counted(len(record.trials), 'trial')} ({lengths})  best {value}"
         )
 
     @property
