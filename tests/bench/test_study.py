@@ -56,6 +56,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ({"limits": {"parameters": -1}}, "give a number above 0"),
         ({"name": "a b"}, "name='a b': give letters"),
         ({"monitor": "val_los"}, "Did you mean 'val_loss'?"),
+        ({"monitor": "val_acc", "save_top_k": 0}, "there is no such metric"),
+        ({"monitor": "train_loss"}, "give a metric of that, 'val_loss'"),
         ({"max_epochs": 0}, "its fits train nothing"),
         ({"max_epochs": -1, "max_time": "00:00:01:00"}, "its fits have no length"),
         ({"fast_dev_run": 2}, "a study compares records"),
@@ -296,7 +298,7 @@ def test_a_study_is_changed_while_it_runs(bench: wb.Workbench, started: list[lis
         (lambda study: study.add(seed=7), "since luck would win"),
         (lambda study: study.add(optimizer="adamww"), "adamww"),
         (lambda study: study.add(width=nn.ReLU()), "width="),
-        (lambda study: study.stop(9), "its trials are none yet"),
+        (lambda study: study.stop(9), "it has no trials yet"),
         (lambda study: study.more("1h"), "its budget is 8 fits"),
         (lambda study: study.more(0), "adds nothing"),
         (lambda study: study.space(lr=(1, 0.1)), "the lower one first"),
@@ -360,7 +362,11 @@ def test_a_paused_study_says_so_and_without_a_worker_nothing_waits_for_it(
     assert "It is paused.  study.resume()" in repr(study)
     with pytest.raises(RuntimeError, match=r"no worker .* 0001-rates is paused: study\.resume"):
         study.result(timeout=60)
+    add_trial(study.path, TrialProposal(1, {}, "baseline"))
+    claim(study.path, 1, 0, 0, "gone")
+    assert [row["status"] for row in study.table()] == ["interrupted"]
     live(study)
+    assert [row["status"] for row in study.table()] == ["trains"]
     with pytest.raises(TimeoutError):
         study.result(timeout=1)
     assert capsys.readouterr().err.count("is paused: study.resume()") == 1
@@ -370,9 +376,10 @@ def test_a_study_whose_workers_are_queued_waits_for_them(
     bench: wb.Workbench, started: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = bench.study(["lr"], workers=0)
-    with pytest.raises(TimeoutError):
-        study.result(timeout=1.2)
-    assert capsys.readouterr().err.count("0001-study waits for its first worker") == 1
+    for follower, seconds in ((study, 0.1), (wb.Study.open(1, bench.root), 1.2)):
+        with pytest.raises(TimeoutError):
+            follower.result(timeout=seconds)
+        assert capsys.readouterr().err.count("0001-study waits for its first worker") == 1
     live(study, ended="SIGTERM has come")
     with pytest.raises(RuntimeError, match="no worker works on 0001-study"):
         study.result(timeout=60)

@@ -165,7 +165,7 @@ class Study(StudyView):
         status, metric, cost, run. A data frame: `pandas.DataFrame(study.table())`.
         """
         record, rows = self.record, []
-        lives = self._status(record) in ("running", "paused")
+        lives = self._has_worker(record)
         for trial, piece in record.pieces:
             end = piece.end
             rows.append(
@@ -207,7 +207,7 @@ class Study(StudyView):
     def result(self, timeout: float | None = None) -> Run:
         """Wait for its end, and return the best whole fit. A terminal gets a line for each trial.
         An interrupt of the cell ends the waiting, and the study goes on. It also waits for the
-        first worker of a study that was made with workers=0, and while the study is paused.
+        first worker of a study on which none has worked yet, and while the study is paused.
 
         Raises RuntimeError where no trial has a result, or where no worker is left; TimeoutError
         after `timeout` seconds.
@@ -255,8 +255,9 @@ class Study(StudyView):
             if self._status(record) == "ended":
                 return
             has_worker, waits = self._has_worker(record), ""
-            if not (self._workers or self._has_begun or record.workers):
-                waits = f"{self.id} waits for its first worker: workbench study work {self.id}"
+            if not (self._has_begun or record.workers):
+                waits = f"{self._last_words()}{self.id} waits for its first worker:"
+                waits += f" workbench study work {self.id}"
             elif record.paused and has_worker:
                 waits = self._paused
             # a worker that was started elsewhere may not have said so yet

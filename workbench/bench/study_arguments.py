@@ -95,9 +95,14 @@ def checked_compare(name: object, space: Space, fits: float | None, seeds: int |
 
 def monitor_of(settings: Settings) -> tuple[str, Mode]:
     """The metric that judges trials, and whether lower or higher is better. SettingsError: its name
-    does not say, and nobody has said it.
+    does not say, and nobody has said it; or no validation reports it.
     """
     name = settings.monitor or "val_loss"
+    if name == "train_loss":
+        raise SettingsError(
+            f"study: monitor={name!r}: trials are compared by a validation: give a metric of that,"
+            " 'val_loss'."
+        )
     mode = settings.monitor_mode or known_mode(name)
     if mode is None:
         raise SettingsError(

@@ -155,7 +155,7 @@ class StudyView(FollowedStudy):
         )
         names = [*dict.fromkeys(name for trial in record.trials for name in trial.values)]
         rows = [["trial", "from", *names, "length", record.head.monitor, "status", "run"]]
-        lives = self.status in ("running", "paused")
+        lives = self._has_worker(record)
         for trial in ordered[:most]:
             rung = longest[trial.number]
             piece = trial.piece(rung) if rung >= 0 else None

@@ -552,7 +552,9 @@ class Workbench(TrialBench):
             )
         refuse_unfit(self._task, chosen)
         metric, mode = monitor_of(chosen)
-        refuse_unreported_monitor(self._task, chosen.replace(monitor=metric, monitor_mode=mode))
+        # it judges the trials, whether or not checkpoints follow it
+        judging = chosen.replace(monitor=metric, monitor_mode=mode, save_top_k=1)
+        refuse_unreported_monitor(self._task, judging)
         parameters = {} if self._recipe.build is None else self._recipe.build.defaults
         built = {**parameters, **self._recipe.values, **values}
         budgeted = budget_of(budget, "study")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def study() -> None:
     """List, show and follow studies, change them while they run, and work on them.
 
-    STUDY is the id of a study (0003-study) or its number (3).
+    STUDY is the id of a study (0003-study), its number (3), or a name that no other has (study).
     """
 
 

@@ -582,14 +582,13 @@ class _Parser:
         if not low < high:
             raise SettingsError(f"{text}: give (low, high), the lower one first.")
         whole = type(low) is int and type(high) is int
-        if not whole and name not in RATES and type(self.build.get(name)) is int:
+        if not whole and name not in RATES and self._is_whole(name, low + 0.381966 * (high - low)):
+            present = self.build.get(name, getattr(self.settings, name, None))
             raise SettingsError(
-                f"{text}: {name} is a whole number, {self.build[name]}: give"
+                f"{text}: {name} is a whole number, {present}: give"
                 f" ({math.floor(low)}, {math.ceil(high)})."
             )
-        self._check_values(
-            name, (low, high) if whole else (low, high, low + 0.381966 * (high - low))
-        )
+        self._check_values(name, (low, high))
         if name in RATES and low <= 0:
             raise SettingsError(
                 f"{text}: the range of a rate is logarithmic and begins above 0; give a list,"
@@ -599,6 +598,18 @@ class _Parser:
             return Int(full_name, low=int(low), high=int(high), log=low >= 1 and high >= 8 * low)
         log = name in RATES or (low > 0 and high >= 50 * low)
         return Float(full_name, low=float(low), high=float(high), log=log)
+
+    def _is_whole(self, name: str, between: float) -> bool:
+        """Whether a name takes whole numbers alone. between: a number of its range."""
+        if name in self.build:
+            return type(self.build[name]) is int
+        if type(getattr(self.settings, name, None)) is not int:
+            return False
+        try:
+            self.settings.replace(**{name: between})
+        except SettingsError:
+            return True
+        return False
 
     def _check_values(self, name: str, values: Sequence[Any]) -> None:
         """SettingsError: the setting does not take one of these values."""

@@ -9,9 +9,9 @@ import pytest
 from workbench.runs.study.record import PieceRecord, TrialRecord
 from workbench.settings.space import Choice, Int, Space
 from workbench.tuners.study.plan import Ended, NewTrial, Train, Wait, plan
-from workbench.tuners.study.verdict import enough, judge, seed_noise
+from workbench.tuners.study.verdict import enough, judge, pairs_wanted, seed_noise
 
-from .simulated import LR, RUNGS, begun, bowl, changed, ended, finished, study, with_trial
+from .simulated import DECAY, LR, RUNGS, begun, bowl, changed, ended, finished, study, with_trial
 
 
 def lengths(record):
@@ -41,7 +41,8 @@ def test_first_the_bench_as_it_is_then_a_bracket_whose_best_train_on():
 
 @pytest.mark.parametrize(("fits", "workers"), [(2, 1), (3.5, 4), (8, 1), (16.5, 4)])
 def test_a_budget_is_used_and_not_exceeded(fits, workers):
-    record = finished(study(fits, seed=3), workers=workers)
+    # where the searches have taken what a bracket needs, whole fits are trained
+    record = finished(study(fits, seed=3, spent=0.3), workers=workers)
     assert record.spent <= fits + 0.05
     assert isinstance(end := plan(record), Ended)
     assert enough(record) or record.spent > fits - 1.1, end.why
@@ -56,9 +57,12 @@ def test_what_the_searches_found_is_trained_whole_where_a_bracket_is_left():
 
 
 def test_whole_fits_where_there_is_one_rung():
-    record = finished(study(8, rungs=(1.0,)))
-    assert lengths(record) == {0: 8}
-    assert record.whole(record.best) < record.whole(record.baseline) - 1
+    for seed in range(3):
+        record = finished(study(8, rungs=(1.0,), seed=seed, priors={}))
+        assert lengths(record) == {0: 8}
+        assert record.whole(record.best) < record.whole(record.baseline) - 1
+        # few trials are enough to learn from
+        assert sum(trial.origin.startswith("near") for trial in record.trials) >= 4
 
 
 @pytest.mark.parametrize("rungs", [RUNGS, (1.0,)])
@@ -279,7 +283,23 @@ def test_a_budget_in_time():
     assert isinstance(plan(record, elapsed=801.0), Ended)
     record = finished(record, most=1)  # 100 seconds a fit
     assert isinstance(plan(record, elapsed=100.0), NewTrial)
-    assert isinstance(plan(record, elapsed=600.0), Ended)  # no bracket fits into 200 seconds
+    whole = plan(record, elapsed=600.0)  # no bracket fits into 200 seconds
+    assert isinstance(whole, NewTrial)
+    assert (whole.proposal.origin, whole.rung) == ("whole", 2)
+    assert isinstance(plan(record, elapsed=710.0), Ended)
+
+
+def test_several_workers_train_while_nobody_knows_how_long_a_fit_takes():
+    record = study(budget={"seconds": 800.0})
+    record, _ = begun(record, plan(record))
+    assert plan(record).rung == 0
+
+
+def test_a_budget_in_time_of_few_fits_has_no_seeds_for_a_verdict():
+    record = finished(study(budget={"seconds": 800.0}), most=15)
+    assert record.best is not record.baseline
+    assert plan(record, elapsed=600.0).seed == 0  # the next best candidate trains on
+    assert [pairs_wanted(record, fits_left) for fits_left in (2.0, 20.0)] == [0, 3]
 
 
 def test_time_that_is_added_after_the_end_counts_from_then_on():
@@ -346,6 +366,19 @@ def test_a_changed_space_holds_for_the_next_trials():
     record = finished(changed(record, "space", space=space), lambda values, seed, rung: 1.0, most=4)
     assert [set(t.values) for t in record.trials[6:]] == [{"lr"}] * 4
     assert all(0.1 <= t.values["lr"] <= 0.2 for t in record.trials[6:])
+
+
+def test_what_earlier_trials_have_taught_holds_in_a_wider_range():
+    def between(low, high):
+        return Space((replace(LR, low=low, high=high), DECAY))
+
+    record = finished(study(30, space=between(1e-4, 0.03), priors={}, seeds=0), most=20)
+    known = len(record.trials)
+    record = changed(record, "space", space=between(1e-6, 100.0).to_record())
+    new = finished(record, most=9).trials[known:]
+    assert all({"lr", "weight_decay"} <= {*trial.values} for trial in new)
+    # the best rate, 0.1, lies beyond the former range
+    assert sum(0.01 < trial.values["lr"] < 1 for trial in new) > len(new) / 2
 
 
 def test_higher_is_better():

@@ -21,7 +21,7 @@ from workbench.tuners.study.budget import budget_of, budget_text, checked_count
 from workbench.tuners.study.compare import verdict
 from workbench.tuners.study.next import advice
 from workbench.tuners.study.plan import Ended, plan_now
-from workbench.units import duration, fit_length, number
+from workbench.units import counted, duration, fit_length, number
 from workbench.values import plain, shown
 
 _CAUSES, _CAUSE = 3, 300
@@ -124,7 +124,7 @@ class FollowedStudy:
         lengths = f"trials of {', '.join(rungs)} and whole fits" if rungs else "whole fits"
         return (
             f"{self.id}  {record.head.monitor} ({arrow} is better)  {self._status(record)}"
-            f"  {spent}  {len(record.trials)} trials ({lengths})  best {value}"
+            f"  {spent}  {counted(len(record.trials), 'trial')} ({lengths})  best {value}"
         )
 
     @property
@@ -267,13 +267,15 @@ class FollowedStudy:
     def _trial(self, trial: int, method: str) -> int:
         numbers = [known.number for known in self.record.trials]
         if trial not in numbers or type(trial) is not int:
-            known = f"1 to {max(numbers)}" if numbers else "none yet"
-            raise SettingsError(f"study.{method}({shown(trial)}): its trials are {known}.")
+            known = f"its trials are 1 to {max(numbers)}" if numbers else "it has no trials yet"
+            raise SettingsError(f"study.{method}({shown(trial)}): {known}.")
         return trial
 
     def _with_ranges(self, ranges: Mapping[str, Any]) -> Space:
         """Its space with these ranges; SettingsError for what is no range."""
         record = self.record
+        if not ranges:
+            raise SettingsError("study.space(): give a range, study.space(lr=(1e-3, 0.3)).")
         base, build = self._base()
         present = Space.from_record(record.space, record.priors)
         changed = present.with_ranges(Space.parse(dict(ranges), base, build))

@@ -161,11 +161,13 @@ def _between(
     noise = seed_noise(record)
     against = "" if noise is None else f", noise of a seed {number(noise)}"
     which = "better" if mean > 0 else "worse"
+    is_known = len(differences) >= PAIRS
+    judged = "no evidence" if is_known else "too few pairs"
     text = (
-        f"no evidence: {value} is {number(abs(mean))} {which} than {other} in"
+        f"{judged}: {value} is {number(abs(mean))} {which} than {other} in"
         f" {counted(len(differences), 'pair')}{against}"
     )
-    return Verdict(text, False if len(differences) >= PAIRS else None, pairs)
+    return Verdict(text, False if is_known else None, pairs)
 
 
 def _seeds_wanted(fits: float, values: int, seeds: int | None) -> int:

@@ -153,12 +153,12 @@ def _actions(record: StudyRecord, fits_left: float) -> Iterator[Action]:
     exhausted = all_tried(record)
     # a bracket that no trial completes promotes none
     free = fits_left if exhausted else fits_left - owed(record)
-    bracket, pairs = bracket_cost(record), pairs_wanted(record)
+    bracket, pairs = bracket_cost(record), pairs_wanted(record, fits_left)
     if _decides_whether_to_end(record, free):
         yield from _for_verdict(record, free, pairs)
         if is_saturated(record):
             return
-    missing = _missing_seeds(record)
+    missing = _missing_seeds(record, pairs)
     # a verdict takes no fits from the first two brackets
     first = max(2 - begun_brackets(record), 0)
     reserve = min(missing, max(0.0, free - first * bracket) // 2 * 2) if first else missing
@@ -166,6 +166,8 @@ def _actions(record: StudyRecord, fits_left: float) -> Iterator[Action]:
     affords = fits_left >= piece_cost(record.head.rungs, 0, None) - _SLACK
     if begins and affords and (candidate := propose(record)) is not None:
         yield NewTrial(candidate, 0, 0)
+    if not begun_brackets(record):
+        yield from _whole(record, free - reserve)
     # a new best trial after a verdict would need its own
     yield from _leftovers(record, free - (missing or float(pairs)))
     yield from _for_verdict(record, free, pairs)
@@ -184,20 +186,24 @@ def _of_values(record: StudyRecord, fits_left: float) -> Iterator[Action]:
                 yield NewTrial(answer, 0, view.last_rung)
             continue
         yield from _actions(view, left)
-        # a share that holds no bracket trains candidates whole
-        candidate = propose(view) if left - owed(view) >= 1 - _SLACK else None
-        if candidate is not None:
-            why = f"{candidate.origin}: {candidate.why}"
-            yield NewTrial(replace(candidate, origin="whole", why=why), 0, view.last_rung)
+        yield from _whole(view, left - owed(view))
     missing = missing_seeds(record, fits_left)
     for trial, seed in missing:
         if trial is not None and fits_left >= sum(s == seed for _, s in missing) - _SLACK:
             yield _with_seed(record, trial, seed)
 
 
-def _missing_seeds(record: StudyRecord) -> float:
-    """The whole fits that the verdict still needs."""
-    pairs, best, baseline = pairs_wanted(record), record.best, record.baseline
+def _whole(record: StudyRecord, fits_left: float) -> Iterator[Action]:
+    """A candidate that is trained whole at once, for a budget that holds no bracket."""
+    candidate = propose(record) if fits_left >= 1 - _SLACK else None
+    if candidate is not None:
+        why = f"{candidate.origin}: {candidate.why}"
+        yield NewTrial(replace(candidate, origin="whole", why=why), 0, record.last_rung)
+
+
+def _missing_seeds(record: StudyRecord, pairs: int) -> float:
+    """The whole fits that a verdict by so many pairs still needs."""
+    best, baseline = record.best, record.baseline
     if best is None or best is baseline:
         return 2.0 * pairs
     pieces = fresh_seeds(record, pairs)
@@ -327,7 +333,7 @@ def _fits_left(record: StudyRecord, elapsed: float) -> float:
     seconds, cost = sum(end.seconds for end in ends), sum(end.cost for end in ends)
     if not seconds or not cost:
         # until a piece has ended nobody knows how long a fit takes
-        return bracket_cost(record) - promised
+        return 1 + bracket_cost(record) - promised
     workers = len(pending) + 1
     rest = record.seconds_left(record.head.created + elapsed)
     return rest * workers / (seconds / cost) - promised

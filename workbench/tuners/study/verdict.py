@@ -82,7 +82,7 @@ def judge(record: StudyRecord) -> Verdict:
     against = f", noise of a seed {number(noise)}" if noise is not None else ""
     text = f"trial {best.number} is {_by(mean)} in {counted(len(pairs), 'pair')}{against}"
     if len(pairs) < PAIRS:
-        return Verdict(f"no evidence: {text}{remedy}", None, pairs)
+        return Verdict(f"too few pairs: {text}{remedy}", None, pairs)
     return Verdict(f"no evidence: {text}", False, pairs)
 
 
@@ -124,7 +124,7 @@ def _without_numbers(best: TrialRecord, differences: list[float], remedy: str) -
         f" {counted(pairs, 'fresh seed')}, trial {best.number} with {pairs - wins}"
     )
     if pairs < PAIRS:
-        return Verdict(f"no evidence: {text}{remedy}", None)
+        return Verdict(f"too few pairs: {text}{remedy}", None)
     if wins == pairs:
         return Verdict(f"adopt trial {best.number}: {text}", True)
     return Verdict(f"no evidence: {text}", False)
@@ -186,18 +186,21 @@ def seed_noise(record: StudyRecord) -> float | None:
     return math.sqrt(squares / freedom) if freedom else None
 
 
-def pairs_wanted(record: StudyRecord) -> int:
-    """How many pairs of fresh seeds the study means to train."""
-    return pairs_within(record.budget.get("fits"), record.head.seeds)
+def pairs_wanted(record: StudyRecord, fits_left: float = math.inf) -> int:
+    """How many pairs of fresh seeds the study means to train. fits_left: about how many whole fits
+    a budget in time still holds.
+    """
+    fits = record.budget.get("fits", record.spent - record.by_hand + fits_left)
+    return pairs_within(fits, record.head.seeds)
 
 
-def pairs_within(fits: float | None, seeds: int | None) -> int:
-    """How many pairs of fresh seeds a budget of so many fits trains; None: one in time. seeds: so
-    many were asked for.
+def pairs_within(fits: float, seeds: int | None) -> int:
+    """How many pairs of fresh seeds a budget of so many fits trains. seeds: so many were asked
+    for.
     """
     if seeds is not None:
         return seeds
-    return PAIRS if fits is None or fits >= _FITS else 0
+    return PAIRS if fits >= _FITS else 0
 
 
 def fresh_seeds(record: StudyRecord, pairs: int) -> Iterator[tuple[TrialRecord, int]]:

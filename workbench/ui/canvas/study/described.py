@@ -92,12 +92,11 @@ class Describer:
             values |= self._curves(record, every=changed)
             self._curves_due = time.monotonic() + _rest(time.thread_time() - begin)
         if changed:
-            lives = status in ("running", "paused")
-            values |= self._all(record, lives)
+            values |= self._all(record, lives=workers > 0)
             self._before = now
         return values
 
-    def _all(self, record: StudyRecord, lives: bool) -> Values:
+    def _all(self, record: StudyRecord, *, lives: bool) -> Values:
         data = study_data(record, curves=False)
         judged = verdict(record)
         words = [word for word in self._study.words() if word[0] != judged.text]
