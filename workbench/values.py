@@ -382,7 +382,7 @@ def _warmup(value: object) -> object:
         )
     if isinstance(value, float) and not 0 <= value < 1:
         raise ValueError(
-            "a fraction of the run should be between 0.0 and 1.0; a number of updates is an int"
+            "a fraction of the run should be from 0.0 to below 1.0; a number of updates is an int"
         )
     if value < 0:
         raise ValueError("should not be negative")

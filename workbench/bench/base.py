@@ -73,6 +73,8 @@ class BenchBase:
         self.studies: list[Any] = []
         self._needs: dict[AnyJob, set[str]] = {}
         """The runs whose folders each job needs until it ends."""
+        self._rate_texts: set[str] = set()
+        """What was said about rates that were found for other settings."""
         self._waiting: set[str] = set()
         """The settings that `set` was given and that have had no effect yet, for want of
         another.

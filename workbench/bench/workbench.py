@@ -238,7 +238,6 @@ class Workbench(TrialBench):
             sys._getframe(1), [name for name, value in objects.items() if value is not None]
         )
         self._sites: dict[str, CallSite] = {}  # of each fit
-        self._rate_texts: set[str] = set()  # what was said of rates found for other settings
         build = Build.of(model, {*inspect.signature(Workbench).parameters, "start"})
         values, keywords = ({}, keywords) if build is None else build.split(keywords)
         parameters = () if build is None else tuple(build.defaults)
@@ -450,10 +449,10 @@ class Workbench(TrialBench):
         """What is said before a fit with these settings: about scripts once, and about a rate that
         was found for others once for each change.
         """
-        change = rate_change(self.jobs, settings, select_launcher.ranks)
+        change = rate_change(self.jobs, settings, select_launcher.ranks, self.summary.optimizer)
         new = {change.text} - self._rate_texts if change is not None else set()
         self._rate_texts |= new
-        said = [Message(text, "info") for text in new]
+        said = [Message(text, "warning") for text in new]
         return said if self._sites else [*self._export_notes(), *said]
 
     def _export_notes(self) -> list[Message]:

@@ -514,7 +514,7 @@ class Panel(PanelBase):
         """Say that the rate was found for another batch size or optimizer, once for each change,
         and offer others.
         """
-        change = rate_change(self._bench.jobs, settings, ranks)
+        change = rate_change(self._bench.jobs, settings, ranks, self._bench.summary.optimizer)
         text = "" if change is None else change.text
         if text == self._rate_text:
             return
@@ -527,7 +527,7 @@ class Panel(PanelBase):
             for rule, lr in change.rates.items()
         }
         actions[texts.FIND_AGAIN] = partial(self._finders.find_lr, 0, False)
-        self.notice.say(text, "info", _RATE, actions)
+        self.notice.say(text, "warning", _RATE, actions)
 
     def _offer_jobs(self) -> None:
         """Show which jobs can be started now, and which wait."""

@@ -24,8 +24,8 @@ def sweep(suggestion=0.0100249, settings=FOUND, **request):
     )
 
 
-def change(*sweeps, ranks=lambda settings: 1, **values):
-    return rate_change(sweeps or [sweep()], FOUND.replace(**values), ranks)
+def change(*sweeps, ranks=lambda settings: 1, own="", **values):
+    return rate_change(sweeps or [sweep()], FOUND.replace(**values), ranks, own)
 
 
 def test_more_samples_in_an_update():
@@ -44,7 +44,10 @@ def test_another_optimizer_has_no_rule():
     told = change(optimizer="sgd", batch_size=128)
     assert told.rates == {}
     assert told.text.startswith("lr=0.01 was found for adamw, and now sgd trains.")
-    assert "the bench's own optimizer" in change(optimizer=None).text
+    assert change(optimizer=None, own="RMSprop").text.startswith(
+        "lr=0.01 was found for adamw, and now RMSprop trains."
+    )
+    assert change(optimizer=None, own="adamw") is None
 
 
 @pytest.mark.parametrize(

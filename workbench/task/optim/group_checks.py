@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from workbench.task.errors import TaskError
-from workbench.task.optim.group_rules import Freeze, Group, LayerDecay
+from workbench.task.optim.group_rules import Freeze, Group, LayerDecay, freeze, group, layer_decay
 from workbench.task.optim.groups import all_rules, named_rules
 from workbench.task.optim.mup import MuPRates
 from workbench.task.signature import fits
@@ -186,6 +186,8 @@ def options_by_rule(
 
 def _said(text: str, rule: Any, named: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Any]]:
     """The options of each parameter by its name, as a rule gives them, checked."""
+    if rule in (group, layer_decay, freeze):
+        raise TaskError(f"{text}={shown(rule)} is not called: give wb.{rule.__name__}(…).")
     if not isinstance(rule, str | Group | LayerDecay) and not fits(rule, {}):
         raise TaskError(
             f"{text}={shown(rule)} takes a parameter's name and the parameter: say what it is for,"

@@ -15,7 +15,7 @@ from typing import Any
 
 from workbench.events import CurveEnded, RunStarted
 from workbench.settings import Settings, SettingsError
-from workbench.settings.setting_text import same, short
+from workbench.settings.setting_text import short
 from workbench.tuners.batch_size.effective_batch import effective_batch, rescaled
 from workbench.units import rate, three_digits
 
@@ -35,22 +35,23 @@ class RateChange:
 
 
 def rate_change(
-    jobs: Iterable[Any], now: Settings, ranks: Callable[[Settings], int]
+    jobs: Iterable[Any], now: Settings, ranks: Callable[[Settings], int], optimizer: str = ""
 ) -> RateChange | None:
     """What to say about the rate of these settings, which one of these searches found; None:
     nothing has changed since, or no search found it.
 
-    ranks: the number of processes that train together; it may raise SettingsError.
+    ranks: the number of processes that train together; it may raise SettingsError. optimizer: what
+    trains where the settings name none.
     """
     searched = [job.settings for job in jobs if job.kind == "find_lr" and _found(job, now.lr)]
     if not searched:
         return None
     then, lr = searched[-1], rate(now.lr)
-    if not same(then.optimizer, now.optimizer):
-        names = [
-            "the bench's own optimizer" if value is None else short("optimizer", value)
-            for value in (then.optimizer, now.optimizer)
-        ]
+    names = [
+        short("optimizer", settings.optimizer) if settings.optimizer is not None else optimizer
+        for settings in (then, now)
+    ]
+    if names[0] != names[1]:
         text = (
             f"lr={lr} was found for {names[0]}, and now {names[1]} trains. No rule gives its rate:"
             " bench.find_lr() measures it."
