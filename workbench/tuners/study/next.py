@@ -169,7 +169,7 @@ def _length(record: StudyRecord) -> Iterator[Advice]:
     elif middle <= _EARLY:
         yield Advice(
             f"The best trials were best after {middle:.0%} of their updates and then overfitted:"
-            " put weight_decay or dropout into the space, or make fits shorter."
+            " a larger weight_decay, dropout or shorter fits may help."
         )
 
 
