@@ -66,6 +66,7 @@ class Summary:
     bytes: int = 44_765_160
     device: str = "cuda:0"
     optimizers: int = 1
+    optimizer: str = "adamw"
 
 
 @dataclass(eq=False)
