@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -207,6 +207,29 @@ def given_without_effect(task: Task, settings: Settings, names: Iterable[str]) -
     if task.hooks is not None:  # its configure_gradient_clipping gets the algorithm in any case
         reasons.pop("gradient_clip_algorithm", None)
     return reasons
+
+
+def other_lengths(settings: Settings, given: Collection[str]) -> Iterator[str]:
+    """Say that a length of the bench may end a fit before the one that was given to it.
+
+    given: the names of the settings that were given to the fit.
+    """
+    lengths = [
+        name
+        for name in ("max_epochs", "max_steps", "max_time")
+        if getattr(settings, name) not in (None, -1)
+    ]
+    wanted = [name for name in lengths if name in given]
+    others = [name for name in lengths if name not in given]
+    if wanted and others:
+        both = " and ".join(
+            f"{name}={shown(getattr(settings, name))}" for name in [*wanted, *others]
+        )
+        without = ", ".join(f"{name}=None" for name in others)
+        yield (
+            f"{both} hold for this fit: the first that is reached ends it. bench.fit(…, {without})"
+            f" trains for {' and '.join(wanted)} alone."
+        )
 
 
 def refuse_backend(given: Mapping[str, Any]) -> None:
