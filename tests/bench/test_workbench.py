@@ -481,6 +481,8 @@ def test_a_fit_with_one_length_says_which_other_one_holds(tmp_path):
     alone = b.fit(max_epochs=4, max_steps=None).result()
     assert not any("hold for this fit" in text for text in messages(alone))
     assert alone.step > 3
+    shorter = b.fit(max_steps=1).result()
+    assert not any("hold for this fit" in text for text in messages(shorter))
 
 
 def test_max_steps_zero_trains_nothing(tmp_path):

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from workbench.bench.arguments import (
     PUBLIC,
-    other_lengths,
+    other_length,
     refuse_of_training,
     refuse_unfit,
     refuse_unnamed,
@@ -451,8 +451,8 @@ class Workbench(TrialBench):
         that was found for others, and about lengths. given: the names of those of this fit alone.
         """
         change = self._rate_change(settings)
-        texts = [] if change is None else [change.text]
-        new = [text for text in [*texts, *other_lengths(settings, given)] if text not in self._said]
+        texts = ["" if change is None else change.text, other_length(self._task, settings, given)]
+        new = [text for text in texts if text and text not in self._said]
         self._said |= {*new}
         said = [Message(text, "warning") for text in new]
         return said if self._sites else [*self._export_notes(), *said]
