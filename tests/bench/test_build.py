@@ -79,6 +79,8 @@ def test_set_holds_for_the_jobs_after_it(tmp_path):
         assert bench.model[0].out_features == 9
         bench.set(width=12, lr=0.01)
         assert bench.model[0].out_features == 12
+        with pytest.raises(wb.SettingsError, match=r"call bench.set\(width=5\) first"):
+            bench.find_lr(width=5)
         curve = bench.find_lr(num_training=12).result()
         run = bench.fit().result()
     assert len(curve.lrs) > 3

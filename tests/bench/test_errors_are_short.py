@@ -35,7 +35,7 @@ def bench(tmp_path_factory):
 MEANT = [
     ("find_lr", "start_lr", "min_lr"), ("find_lr", "end_lr", "max_lr"), ("find_lr", "num_it", "num_training"),
     ("find_lr", "num_trainin", "num_training"), ("find_lr", "early_stop_treshold", "early_stop_threshold"),
-    ("find_lr", "batchsize", "batch_size"),
+    ("find_lr", "batchsize", "batch_size"), ("find_lr", "max_learning_rate", "max_lr"),
     ("find_batch_size", "start", "init_val"), ("find_batch_size", "max_batch_size", "max_val"),
     ("find_batch_size", "step_per_trial", "steps_per_trial"),
     ("fit", "strat", "start"), ("fit", "epochs", "max_epochs"), ("fit", "learning_rate", "lr"),

@@ -471,6 +471,20 @@ def test_nothing_is_written_before_a_job(tmp_path):
     assert not (tmp_path / "root").exists()
 
 
+def test_a_fit_with_one_length_says_which_other_one_holds(tmp_path):
+    b = bench(plain_net(), labelled(), tmp_path, max_epochs=2)
+    b.set(max_steps=3)
+    both = "max_epochs=4 and max_steps=3 hold for this fit: the first that is reached ends it."
+    runs = [b.fit(max_epochs=4).result() for _ in range(2)]
+    assert [sum(both in text for text in messages(run)) for run in runs] == [1, 0]
+    assert [run.step for run in runs] == [3, 3]
+    alone = b.fit(max_epochs=4, max_steps=None).result()
+    assert not any("hold for this fit" in text for text in messages(alone))
+    assert alone.step > 3
+    shorter = b.fit(max_steps=1).result()
+    assert not any("hold for this fit" in text for text in messages(shorter))
+
+
 def test_max_steps_zero_trains_nothing(tmp_path):
     model = plain_net()
     before = weights(model)

@@ -19,6 +19,7 @@ UNUSED = [
     ({"swa_lrs": 0.1, "weight_averaging": "ema"}, "weight_averaging='swa'"), ({"annealing_epochs": 2, "weight_averaging": "swa"}, "swa_lrs"),
     ({"decay_fraction": 0.5}, "lr_schedule='wsd'"), ({"restarts": 2, "lr_schedule": "cosine"}, "lr_schedule='cosine_restarts'"),
     ({"lr_power": 1.0}, "lr_schedule='polynomial'"), ({"min_lr_ratio": 0.1}, "a schedule that falls"),
+    ({"monitor_mode": "max"}, "monitor"),
     ({"gradient_clip_algorithm": "value"}, "gradient_clip_val"), ({"tbptt_time_dim": 0}, "truncated_bptt_steps"),
     ({"min_epochs": 20}, "max_epochs=10"), ({"min_epochs": 3, "max_epochs": 2}, "max_epochs=2"), ({"min_steps": 9, "max_steps": 5}, "max_steps=5"),
 ]  # fmt: skip

@@ -190,6 +190,7 @@ def test_batches_by_name_and_losses_of_several_parts(tmp_path: Path) -> None:
         (lambda: wb.label_smoothing(1.0), r"label_smoothing\(1.0\)"),
         (lambda: wb.mixup(True), r"mixup\(alpha=True\)"),
         (wb.one_of, "give transforms"),
+        (lambda: wb.one_of([wb.mixup(), wb.cutmix()]), "one by one"),  # type: ignore[list-item]
     ],
 )
 def test_a_number_that_cannot_be_drawn_with_is_named(transform: Any, message: str) -> None:
@@ -217,7 +218,7 @@ def test_a_number_that_cannot_be_drawn_with_is_named(transform: Any, message: st
             wb.mixup(),
             {
                 "loss": lambda output, y: (output.mean(1) - y).square().mean(),
-                "train": (images()[0], 9 * torch.randn(40)),
+                "train": (images()[0], torch.linspace(-9, 9, 40)),
             },
             "the target is float32 of shape",
         ),

@@ -106,6 +106,13 @@ def test_warm_up_and_cosine_are_torchs_linear_and_cosine_in_a_row(updates, data)
     assert ours == pytest.approx([row[0] for row in twin], rel=1e-9, abs=1e-12)
 
 
+def test_a_warm_up_in_updates_leaves_room_for_the_decay():
+    settings = Settings.make(lr_schedule="wsd", warmup=6, decay_fraction=0.5)
+    with pytest.raises(TaskError, match=r"warmup=6 and decay_fraction=0.5 \(5 updates\) overlap"):
+        built_in(sgd(), settings, 10)
+    assert built_in(sgd(), settings, 12) is not None
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_groups_keep_their_ratios(shape):
     optimizer = sgd(1.0, 0.1, 0.01)

@@ -92,6 +92,7 @@ def test_a_spike_gets_a_value_and_its_absence_none(tmp_path):
     assert calm.suggestion is not None
     assert "stands out" in calm.reason
     assert "unchanged" in repr(calm)
+    assert "is not recommended" in repr(calm)
 
 
 def test_a_value_that_cuts_what_noisy_losses_need_is_not_recommended(tmp_path):

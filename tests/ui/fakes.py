@@ -67,6 +67,7 @@ class Summary:
     device: str = "cuda:0"
     optimizers: int = 1
     optimizer: str = "adamw"
+    own_schedule: bool = False
 
 
 @dataclass(eq=False)
@@ -148,6 +149,9 @@ class FakeBench:
         self.settings = self.settings.replace(**changes)
         self.tell(SettingsSet(self.settings.model_dump()))
         self.tell(Called(f"bench.set({', '.join(f'{k}={v!r}' for k, v in changes.items())})"))
+
+    def _rate_change(self, settings: Settings) -> None:
+        return None
 
     def find_lr(self, **said: Any) -> FakeJob:
         return self._start("find_lr", lambda job: sweep(job, **said), **said)

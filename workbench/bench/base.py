@@ -40,7 +40,7 @@ from workbench.launch.thread import ThreadLauncher
 from workbench.launch.turns import Turn
 from workbench.launch.work import BenchWork
 from workbench.runs.read import RUNS
-from workbench.settings import Settings, lists_keywords
+from workbench.settings import Settings, SettingsError, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
 from workbench.task.build import equal, kept
 from workbench.task.errors import TaskError
@@ -48,6 +48,8 @@ from workbench.task.protocol import Phase, Task
 from workbench.task.state.of_task import objects_with_state
 from workbench.task.summary import ModelSummary
 from workbench.trackers.listener import TrackerListener
+from workbench.tuners.learning_rate.rate_change import RateChange, rate_change
+from workbench.values import shown
 
 T = TypeVar("T")
 
@@ -73,8 +75,12 @@ class BenchBase:
         self.studies: list[Any] = []
         self._needs: dict[AnyJob, set[str]] = {}
         """The runs whose folders each job needs until it ends."""
-        self._rate_texts: set[str] = set()
-        """What was said about rates that were found for other settings."""
+        self._said: set[str] = set()
+        """What was said before fits, each once."""
+        self._offers: tuple[RateChange, ...] = ()
+        """The rates that were offered in place of those found for other settings, the latest one
+        last.
+        """
         self._waiting: set[str] = set()
         """The settings that `set` was given and that have had no effect yet, for want of
         another.
@@ -150,12 +156,35 @@ class BenchBase:
         self._listeners.notify(SettingsSet(self._settings.model_dump()))
         return SettingsOfBuild.of(settings, self._recipe)
 
+    def _rate_change(self, settings: Settings) -> RateChange | None:
+        """What to say about the rate of these settings, and what is offered instead; None: nothing.
+        What is offered is known from now on as a rate for these settings.
+        """
+        change = rate_change(
+            self.jobs, settings, select_launcher.ranks, self.summary.optimizer, self._offers
+        )
+        if change is not None:
+            others = [offer for offer in self._offers if offer.text != change.text]
+            self._offers = (*others, change)
+        return change
+
     # -- a model that a function makes
 
     @property
     def _parameters(self) -> Sequence[str]:
         """The names of the parameters of the function that makes the model."""
         return self._recipe.parameters
+
+    def _named(self, keywords: Mapping[str, Any], called: Callable[..., Any]) -> dict[str, Any]:
+        """The settings among the keyword arguments of a method that takes the present model."""
+        values, settings = self._split(keywords)
+        for name, value in values.items():
+            raise SettingsError(
+                f"{name}={shown(value)}: {called.__name__}() takes the present model, and {name} is"
+                f" a parameter of {self._recipe.name}, which makes it: call"
+                f" bench.set({name}={shown(value)}) first."
+            )
+        return settings_named(settings, called)
 
     def _split(self, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The keyword arguments that are such parameters, and the others."""
@@ -204,7 +233,9 @@ class BenchBase:
         self._task, self._settings = prepared.task, prepared.settings
         self._val_collate_fn = prepared.val_collate_fn
         self._start = InitialWeights(prepared.task)
-        self._summary = ModelSummary.of(prepared.task, prepared.optimizers, self._recipe.all_values)
+        self._summary = ModelSummary.of(
+            prepared.task, prepared.optimizers, self._recipe.all_values, prepared.own_schedule
+        )
 
     def _refuse_other_model(self, wanted: StartSpec) -> None:
         """Raise TaskError for a search from a run whose model the function made with other values

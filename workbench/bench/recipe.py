@@ -30,6 +30,7 @@ from workbench.task.lightning import overrides
 from workbench.task.lightning.callbacks.translate import with_hooks
 from workbench.task.optim.mup import MuP
 from workbench.task.protocol import Task
+from workbench.techniques.schedules import is_built_in
 from workbench.trackers.listener import TrackerListener
 from workbench.values import holds_text, is_held, is_plain, shown, value_text
 
@@ -46,6 +47,8 @@ class Prepared:
     task: Task
     settings: Settings
     optimizers: int = 1
+    own_schedule: bool = False
+    """Whether a scheduler of the user's sets the rate."""
     val_collate_fn: Any = None
     warnings: Sequence[str] = ()
 
@@ -190,7 +193,12 @@ class Recipe:
         refuse_unreported(task, first, tried.schedules)
         warnings = [*([note] if note else []), *tried.warnings]
         collate = arguments["val_collate_fn"] or arguments["collate_fn"]
-        return Prepared(arguments["model"], task, first, tried.optimizers, collate, warnings)
+        own_schedule = any(
+            not is_built_in(schedule.scheduler, trying) for schedule in tried.schedules
+        )
+        return Prepared(
+            arguments["model"], task, first, tried.optimizers, own_schedule, collate, warnings
+        )
 
     def _arguments(self, values: Mapping[str, Any], seed: int) -> dict[str, Any]:
         """The arguments of the bench: those that the user gave, and those that the function

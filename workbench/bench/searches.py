@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
-from workbench.bench.arguments import settings_named
 from workbench.bench.transfer import Transfer
 from workbench.events import Event
 from workbench.launch.assignments import (
@@ -73,7 +72,7 @@ class Searches(Transfer):
         keywords: dict[str, Any] = dict(settings)
         if not isinstance(optimizer, int | float):
             keywords["optimizer"], optimizer = optimizer, 0
-        overrides = settings_named(keywords, self.find_lr)
+        overrides = self._named(keywords, self.find_lr)
         request = LRRequest(
             min_lr,
             max_lr,
@@ -143,7 +142,7 @@ class Searches(Transfer):
         differ: trials take the longest ones, so that a size which passes never runs out of memory
         later. A sampler with `lengths` needs none.
         """
-        overrides = settings_named(settings, self.find_batch_size)
+        overrides = self._named(settings, self.find_batch_size)
         request = BatchSizeRequest(
             mode,
             init_val,
@@ -187,7 +186,7 @@ class Searches(Transfer):
         that is nearly as fast as the
         fastest. It is not applied: `bench.set(**found.best)` does that.
         """
-        overrides = settings_named(settings, self.find_num_workers)
+        overrides = self._named(settings, self.find_num_workers)
         request = WorkersRequest(max_val, seconds_per_trial)
         return self._find_settings(
             "find_num_workers",
@@ -214,7 +213,7 @@ class Searches(Transfer):
         result's `best` is the fastest that agrees. It is not
         applied: `bench.set(**found.best)` does that.
         """
-        overrides = settings_named(settings, self.find_precision)
+        overrides = self._named(settings, self.find_precision)
         request = PrecisionRequest(try_compile, updates, tolerance)
         return self._find_settings(
             "find_precision",
@@ -238,7 +237,7 @@ class Searches(Transfer):
         that a clip value of 1.0 would cut. After a fit, `run.clip_suggestion` and
         `run.plot("clip")` show the same for the whole run.
         """
-        overrides = settings_named(settings, self.find_clip_val)
+        overrides = self._named(settings, self.find_clip_val)
         request = ClipRequest(updates)
         return self._find_settings(
             "find_clip_val",
@@ -263,7 +262,7 @@ class Searches(Transfer):
         overfits early. start: the weights that it trains from, as for `find_lr`. The model and the
         settings stay as they are.
         """
-        overrides = settings_named(settings, self.find_weight_decay)
+        overrides = self._named(settings, self.find_weight_decay)
         request, wanted = WeightDecayRequest(updates), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
         self._refuse_other_model(wanted)
@@ -297,7 +296,7 @@ class Searches(Transfer):
         model and the settings stay as they are. Source: successive halving (Jamieson & Talwalkar
         2016).
         """
-        overrides = settings_named(settings, self.find_recipe)
+        overrides = self._named(settings, self.find_recipe)
         if recipes is not None and (isinstance(recipes, Mapping | str) or not recipes):
             raise SettingsError(
                 f"recipes={shown(recipes)}: give a list with the settings of each,"
@@ -347,7 +346,7 @@ class Searches(Transfer):
         apply: set what was found when the job ends; otherwise `bench.set(**plan.settings)` does
         that.
         """
-        overrides = settings_named(settings, self.tune)
+        overrides = self._named(settings, self.tune)
         asked = (searches,) if isinstance(searches, str) else tuple(searches)
         if not asked or any(name not in TUNED for name in asked):
             raise SettingsError(
@@ -382,7 +381,7 @@ class Searches(Transfer):
         up, and some to measure the speed without the profiler, which slows updates down. Of several
         ranks, rank 0 is profiled. The model and the settings stay as they are.
         """
-        overrides = settings_named(settings, self.profile)
+        overrides = self._named(settings, self.profile)
         request = ProfileRequest(updates)
         chosen = self._chosen(overrides)
         work = AssignmentWork(ProfileAssignment(self._task, chosen, request), self._start)

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from workbench.bench.arguments import (
     PUBLIC,
+    other_length,
     refuse_of_training,
     refuse_unfit,
     refuse_unnamed,
@@ -99,7 +100,6 @@ from workbench.task.protocol import Task
 from workbench.task.state.of_task import copy_state
 from workbench.task.supervised import MakeOptimizer, Supervised
 from workbench.trackers.listener import tracker_listeners
-from workbench.tuners.learning_rate.rate_change import rate_change
 from workbench.tuners.study.budget import budget_of, checked_count
 from workbench.tuners.study.sampler import refuse_unfit as refuse_unfit_sampler
 from workbench.values import shown, with_values
@@ -350,7 +350,8 @@ class Workbench(TrialBench):
         refuse_unfit(self._task, chosen)
         refuse_without_effect(self._task, chosen, {*self._waiting, *overrides})
         self._task.refuse_unused(overrides)
-        work = FitWork(self._task, chosen, self._start, origin, self._notes(chosen))
+        notes = self._notes(chosen, overrides)
+        work = FitWork(self._task, chosen, self._start, origin, notes)
         work.halt = self._halt
         work.watched = tuple(self._watched)
         site = self._site.until(sys._getframe(1), self)
@@ -414,7 +415,7 @@ class Workbench(TrialBench):
         inputs; None: the model object's own `predict_dataloader`, else the test data. It is not
         shuffled.
         """
-        overrides = settings_named(settings, self.predict)
+        overrides = self._named(settings, self.predict)
         refuse_of_training("predict", overrides)
         chosen = self._settings.replace(**overrides)
         spec = None if data is None else spec_to_predict(data, self._val_collate_fn)
@@ -445,13 +446,14 @@ class Workbench(TrialBench):
         texts += [json.dumps(summary.build, sort_keys=True)]
         return "\0".join(texts)
 
-    def _notes(self, settings: Settings) -> list[Message]:
-        """What is said before a fit with these settings: about scripts once, and about a rate that
-        was found for others once for each change.
+    def _notes(self, settings: Settings, given: Collection[str]) -> list[Message]:
+        """What is said before a fit with these settings, each once: about scripts, about a rate
+        that was found for others, and about lengths. given: the names of those of this fit alone.
         """
-        change = rate_change(self.jobs, settings, select_launcher.ranks, self.summary.optimizer)
-        new = {change.text} - self._rate_texts if change is not None else set()
-        self._rate_texts |= new
+        change = self._rate_change(settings)
+        texts = ["" if change is None else change.text, other_length(self._task, settings, given)]
+        new = [text for text in texts if text and text not in self._said]
+        self._said |= {*new}
         said = [Message(text, "warning") for text in new]
         return said if self._sites else [*self._export_notes(), *said]
 
@@ -482,7 +484,7 @@ class Workbench(TrialBench):
     def _evaluate(
         self, kind: str, stage: Literal["val", "test"], settings: Mapping[str, Any]
     ) -> Job[dict[str, float]]:
-        overrides = settings_named(settings, getattr(self, kind))
+        overrides = self._named(settings, getattr(self, kind))
         refuse_of_training(kind, overrides)
         chosen = self._chosen(overrides, "validate" if stage == "val" else "test")
         work = AssignmentWork(EvaluateAssignment(self._task, chosen, stage), self._start)

@@ -152,11 +152,11 @@ def noise_scale(
         or spread <= 0
         or (uncertainty := _uncertainty(spreads / spread - squares / square)) > KNOWN
     ):
-        least = "" if at_least is None else f", but {rounded(at_least)} samples or more"
+        known = "not known" if at_least is None else f"{rounded(at_least)} samples or more"
         return NoiseScale(
             None,
             None,
-            f"not known{least}: at {at} the mean gradient of {many * samples:,} samples is not"
+            f"{known}: at {at} the mean gradient of {many * samples:,} samples is not"
             " clearly above its noise.",
             at_least,
         )

@@ -5,6 +5,8 @@ A record may come from an untrusted source, and control characters are commands 
 
 from __future__ import annotations
 
+import textwrap
+
 _HARMLESS = "\u00a0\u202f\u200d"
 """Harmless characters that `str.isprintable` rejects: no-break spaces, and joiners within a
 sign.
@@ -23,4 +25,11 @@ def printable(text: str, *, lines: bool = False) -> str:
     return "".join(
         sign if sign.isprintable() or sign in kept else sign.encode("unicode_escape").decode()
         for sign in text
+    )
+
+
+def paragraph(text: str) -> list[str]:
+    """The lines of a reason as results print it, indented; none for an empty text."""
+    return textwrap.wrap(
+        text, 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
     )

@@ -95,6 +95,15 @@ def _off_when_zero(value: object) -> object:
     return None if value == 0 else value
 
 
+def _schedule_name(value: object) -> object:
+    if callable(value) or hasattr(value, "scheduler"):
+        raise ValueError(
+            "should be the name of a schedule, 'cosine'; one of your own is given when the bench is"
+            " made, wb.Workbench(…, scheduler=lambda optimizer, updates: …)"
+        )
+    return value
+
+
 def _some_epochs(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("input should be a number")
@@ -200,15 +209,18 @@ class Settings(BaseModel):
         "'norm' scales all gradients by their total norm; 'value' clamps each entry.",
         "optimisation",
     )
-    lr_schedule: Literal[
-        "constant",
-        "linear",
-        "cosine",
-        "one_cycle",
-        "wsd",
-        "polynomial",
-        "inverse_sqrt",
-        "cosine_restarts",
+    lr_schedule: Annotated[
+        Literal[
+            "constant",
+            "linear",
+            "cosine",
+            "one_cycle",
+            "wsd",
+            "polynomial",
+            "inverse_sqrt",
+            "cosine_restarts",
+        ],
+        BeforeValidator(_schedule_name),
     ] = _setting(
         "constant",
         "How the learning rate changes after the warm-up: 'linear', 'cosine' and 'polynomial' fall;"

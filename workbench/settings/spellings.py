@@ -188,10 +188,12 @@ _FINDER = {
     "init_lr": "min_lr",
     "initial_lr": "min_lr",
     "lr_min": "min_lr",
+    "min_learning_rate": "min_lr",
     "start_value": "min_lr",
     "end_lr": "max_lr",
     "final_lr": "max_lr",
     "lr_max": "max_lr",
+    "max_learning_rate": "max_lr",
     "end_value": "max_lr",
     "num_it": "num_training",
     "num_iter": "num_training",
@@ -377,7 +379,11 @@ def _unknown(name: str, known: Collection[str], method: str, arguments: Collecti
         return f"{problem}: {ELSEWHERE[name]}."
     if method == "Workbench" and SPOKEN.get(name) is None:
         arguments = {*arguments, *_BENCH}
-    spoken = {**{word: word for word in (*known, *arguments)}, **SPOKEN}
+    spoken = {
+        **{word: word for word in (*known, *arguments)},
+        **SPOKEN,
+        **_ARGUMENTS.get(method, {}),
+    }
     if name not in spoken:
         other = next(
             (method_name for method_name, words in OF_METHODS.items() if name in words), None

@@ -54,6 +54,8 @@ def _reason(settings: Settings, name: str) -> str:
         needed = "a schedule that falls, lr_schedule='cosine'"
     elif name == "gradient_clip_algorithm" and settings.gradient_clip_val is None:
         needed = "gradient_clip_val"
+    elif name == "monitor_mode" and settings.monitor is None:
+        needed = "monitor"
     elif name == "tbptt_time_dim" and settings.truncated_bptt_steps is None:
         needed = "truncated_bptt_steps"
     if needed:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from workbench.values import plain_number
 
 
 class MixedTarget:
@@ -104,7 +103,7 @@ def mixup(alpha: float = 0.2, p: float = 1.0) -> MixUp:
     (1 - share) · loss(output, y of the partner), for any `loss=` of classes. Source: Zhang et al.,
     "mixup" (2017); the numbers are those of torchvision's `v2.MixUp`.
     """
-    return MixUp(plain_number(alpha), plain_number(p))
+    return MixUp(alpha, p)
 
 
 class CutMix(Mixing):
@@ -139,7 +138,7 @@ def cutmix(alpha: float = 1.0, p: float = 1.0) -> CutMix:
     batches that are mixed. All tensors among the inputs have shape (N, …, height, width).
     Source: Yun et al., "CutMix" (2019); the numbers are those of torchvision's `v2.CutMix`.
     """
-    return CutMix(plain_number(alpha), plain_number(p))
+    return CutMix(alpha, p)
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class LabelSmoothing:
     epsilon: float
 
     def __post_init__(self) -> None:
-        if type(self.epsilon) not in (int, float) or not 0.0 < self.epsilon < 1.0:
+        if not is_number(self.epsilon) or not 0.0 < self.epsilon < 1.0:
             raise ValueError(
                 f"wb.label_smoothing({self.epsilon!r}): give a number between 0 and 1."
             )
@@ -167,7 +166,7 @@ def label_smoothing(epsilon: float = 0.1) -> LabelSmoothing:
     `nn.CrossEntropyLoss`. Source: Szegedy et al., "Rethinking the Inception architecture" (2015);
     the numbers are those of torch's `label_smoothing`.
     """
-    return LabelSmoothing(plain_number(epsilon))
+    return LabelSmoothing(epsilon)
 
 
 @dataclass(frozen=True)
@@ -177,9 +176,12 @@ class OneOf:
     transforms: tuple[Callable[[Any], Any], ...]
 
     def __post_init__(self) -> None:
-        if not self.transforms:
+        if not self.transforms or any(
+            isinstance(transform, list | tuple) for transform in self.transforms
+        ):
             raise ValueError(
-                "wb.one_of(…): give transforms, wb.one_of(wb.mixup(0.2), wb.cutmix(1.0))."
+                "wb.one_of(…): give transforms one by one, wb.one_of(wb.mixup(0.2),"
+                " wb.cutmix(1.0))."
             )
 
     def __call__(self, batch: Any) -> Any:
@@ -196,10 +198,15 @@ def one_of(*transforms: Callable[[Any], Any]) -> OneOf:
 
 def check_mixing(name: str, alpha: float, p: float) -> None:
     """Raise ValueError for arguments with which nothing can be drawn."""
-    if type(alpha) not in (int, float) or not 0.0 < alpha < math.inf:
+    if not is_number(alpha) or not 0.0 < alpha < math.inf:
         raise ValueError(f"wb.{name}(alpha={alpha!r}): give a number above 0.")
-    if type(p) not in (int, float) or not 0.0 < p <= 1.0:
+    if not is_number(p) or not 0.0 < p <= 1.0:
         raise ValueError(f"wb.{name}(p={p!r}): give a share of batches, above 0 and up to 1.")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, NumPy's included, and no True or False."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def beta(alpha: float) -> float:

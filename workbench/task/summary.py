@@ -32,6 +32,8 @@ class ModelSummary:
     """How many of the elements belong to parameters of the loss."""
     optimizer: str = ""
     """What makes the optimizer where the setting `optimizer` names none; "": the task does."""
+    own_schedule: bool = False
+    """Whether a scheduler of the user's sets the rate."""
     groups: str = ""
     """The rules of `groups=`; "": there are none."""
     build: Mapping[str, Any] = field(default_factory=dict)
@@ -41,7 +43,11 @@ class ModelSummary:
 
     @classmethod
     def of(
-        cls, task: Task, optimizers: int = 1, build: Mapping[str, Any] = MappingProxyType({})
+        cls,
+        task: Task,
+        optimizers: int = 1,
+        build: Mapping[str, Any] = MappingProxyType({}),
+        own_schedule: bool = False,
     ) -> ModelSummary:
         """Summarise a task's model, which this number of `optimizers` trains, and which a function
         made with the values `build`. The name is that of the object that has the networks.
@@ -62,6 +68,7 @@ class ModelSummary:
             optimizers,
             sum(p.numel() for p in parameters) - of_model,
             task.optimizer_text,
+            own_schedule,
             task.groups_text,
             recordable(build),
         )

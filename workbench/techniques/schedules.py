@@ -141,6 +141,14 @@ def built_in(optimizer: Optimizer, settings: Settings, updates: int | None) -> L
         return _lambda(optimizer, Multiplier(shape, warmup, 0, **options(settings)))
     if updates is None:
         raise _unknown(f"lr_schedule={shape!r}", "lr_schedule='constant'")
+    falls = round(settings.decay_fraction * updates)
+    overlap = shape == "wsd" and isinstance(settings.warmup, int) and warmup + falls > updates
+    if overlap and not settings.fast_dev_run:  # shares are checked when they are set
+        raise TaskError(
+            f"warmup={warmup} and decay_fraction={settings.decay_fraction} ({falls} updates)"
+            f" overlap in a run of {updates} updates: with lr_schedule='wsd' the rate rises, stays"
+            " and falls. Make one smaller, or the run longer (max_epochs, max_steps)."
+        )
     if shape == "one_cycle":
         return _one_cycle(optimizer, updates, warmup if settings.warmup else None)
     return _lambda(optimizer, Multiplier(shape, warmup, updates, **options(settings)))

@@ -34,7 +34,7 @@ from workbench.plots.chart import Chart
 from workbench.plots.clip_statistics import ENOUGH, clip_share, suggest_clip
 from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.searches.clip_value import clip_value
-from workbench.runs.printable import printable
+from workbench.runs.printable import paragraph, printable
 from workbench.settings import Settings, SettingsError
 from workbench.task import rng
 from workbench.task.errors import TaskError
@@ -93,7 +93,13 @@ class ClipSearch(Drawable):
 
     def __repr__(self) -> str:
         best = ", ".join(f"{name}={value!r}" for name, value in self.best.items()) or "unchanged"
-        return "\n".join(map(printable, [f"ClipSearch: {best} ({self.ended})", f"  {self.reason}"]))
+        lines = [f"ClipSearch: {best} ({self.ended})", *paragraph(self.reason)]
+        if not self.best and self.suggestion is not None:
+            lines += paragraph(
+                f"suggestion={rate(self.suggestion)} is not recommended: it is the value that a"
+                " tenth of the norms exceed"
+            )
+        return "\n".join(map(printable, lines))
 
 
 @dataclass(frozen=True)

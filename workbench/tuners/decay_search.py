@@ -23,7 +23,7 @@ from workbench.events import DecaySearchEnded, DecayTrial, Emit, last_of
 from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.searches.decay import decay
-from workbench.runs.printable import printable
+from workbench.runs.printable import paragraph, printable
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_factory import leading_decay
@@ -92,7 +92,7 @@ class WeightDecaySearch(Drawable):
                 printable,
                 [
                     f"WeightDecaySearch: {answer} ({self.ended})",
-                    *filter(None, [self.reason and f"  {self.reason}"]),
+                    *paragraph(self.reason),
                     *columns,
                     *rows,
                 ],

@@ -40,7 +40,7 @@ from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.names import recipe_name
 from workbench.plots.searches.recipe import recipe
-from workbench.runs.printable import printable
+from workbench.runs.printable import paragraph, printable
 from workbench.settings import Settings, SettingsError
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
@@ -138,13 +138,13 @@ class RecipeSearch(Drawable):
             for t in self.trials
         ]
         columns = [f"  {'recipe':<{width}}  {'updates':>7}  {'held-out loss':>13}"] if rows else []
-        texts = [text for text in (self.reason, self.doubt) if text]
         return "\n".join(
             map(
                 printable,
                 [
                     f"RecipeSearch: {answer} ({self.ended})",
-                    *(f"  {text}" for text in texts),
+                    *paragraph(self.reason),
+                    *paragraph(self.doubt),
                     *columns,
                     *rows,
                 ],

@@ -30,7 +30,7 @@ from workbench.instruments.memory import is_out_of_memory
 from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.searches.speed import speed
-from workbench.runs.printable import printable
+from workbench.runs.printable import paragraph, printable
 from workbench.settings import Settings, SettingsError
 from workbench.task import rng
 from workbench.task.protocol import Task
@@ -89,7 +89,7 @@ class SpeedSearch(Drawable):
                 printable,
                 [
                     f"SpeedSearch: best {best} ({self.ended})",
-                    *filter(None, [self.reason and f"  {self.reason}"]),
+                    *paragraph(self.reason),
                     columns,
                     *rows,
                 ],

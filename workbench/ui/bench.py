@@ -11,6 +11,7 @@ from typing import Any, Protocol, Unpack
 from workbench.export.file_format import Format, ScriptOptions
 from workbench.settings import Settings
 from workbench.settings.kwargs import SettingsKwargs
+from workbench.tuners.learning_rate.rate_change import RateChange
 
 
 class Bench(Protocol):
@@ -42,6 +43,9 @@ class Bench(Protocol):
 
     def set(self, **changes: Unpack[SettingsKwargs]) -> Any:
         """Change settings of the next job."""
+
+    def _rate_change(self, settings: Settings) -> RateChange | None:
+        """What to say about a rate that was found for other settings than these."""
 
     def find_lr(self, *, optimizer: int = ...) -> Any:
         """Start a search for a learning rate."""

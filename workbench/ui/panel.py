@@ -30,14 +30,12 @@ from workbench.events import (
     Studied,
 )
 from workbench.launch.code_line import of_folder
-from workbench.launch.select_launcher import ranks
 from workbench.runs import health
 from workbench.runs.record.event_log import RecordGone, newest, now
 from workbench.runs.record.sequence import stream
 from workbench.runs.record.stream import joined
 from workbench.settings import Settings, reason
 from workbench.settings.setting_text import same, setting_text
-from workbench.tuners.learning_rate.rate_change import rate_change
 from workbench.ui import format, static_output, texts
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.requests import CanvasRequests
@@ -128,7 +126,7 @@ class Panel(PanelBase):
         """The buttons that start a job of each kind."""
         put("title", list(_facts(bench.summary)))
         put("form", form(self.controls))
-        put("schedule", drawn_schedule(bench.settings))
+        put("schedule", drawn_schedule(bench.settings, bench.summary.own_schedule))
         self.canvas.draw(SettingsSet(bench.settings.model_dump()))
         self.static_output = static_output.StaticOutput(f"workbench-{self.canvas.model_id}")
         self._cells = static_output.CellEnds(self._cell_ends)
@@ -502,7 +500,8 @@ class Panel(PanelBase):
         with self._lock:
             settings = self._bench.settings
             self.controls.show(settings)
-            self.canvas.put("schedule", drawn_schedule(settings))
+            drawn = drawn_schedule(settings, self._bench.summary.own_schedule)
+            self.canvas.put("schedule", drawn)
             self.header.show(settings)
             self.canvas.marker = settings.lr
             self.canvas.clip = settings.gradient_clip_val or 0.0
@@ -514,7 +513,7 @@ class Panel(PanelBase):
         """Say that the rate was found for another batch size or optimizer, once for each change,
         and offer others.
         """
-        change = rate_change(self._bench.jobs, settings, ranks, self._bench.summary.optimizer)
+        change = self._bench._rate_change(settings)
         text = "" if change is None else change.text
         if text == self._rate_text:
             return

@@ -222,3 +222,13 @@ def test_several_optimizers_have_the_rates_of_their_own_steps(tmp_path):
     wanted = 0.1 / np.arange(1, 9)
     np.testing.assert_allclose(run.history["lr.0"], wanted, rtol=1e-6)
     np.testing.assert_allclose(run.history["lr.1"], 2 * wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("max_lr", [0.1, 0.5])
+def test_a_rate_that_a_scheduler_of_ones_own_leaves_out_is_named(max_lr, tmp_path):
+    def cycle(optimizer, updates):
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr, total_steps=updates)
+
+    with bench(nn.Linear(4, 1), tmp_path, loss=F.mse_loss, lr=0.5, scheduler=cycle) as b:
+        texts = [event.text for event in b.fit().result().events if hasattr(event, "text")]
+    assert sum(text.startswith("lr=0.5: the run's own code") for text in texts) == (max_lr != 0.5)

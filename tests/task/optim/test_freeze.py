@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import workbench as wb
 from tests.engine.problems import labelled, noisy_net
@@ -92,6 +93,8 @@ def test_they_neither_change_nor_decay(tmp_path: Path) -> None:
         ([wb.freeze(part, unfreeze_at_epoch=1) for part in "014"], "freezes all 6 parameters"),
         (wb.freeze("0", unfreeze_at_epoch=0), "unfreeze_at_epoch=0.*at least 1"),
         (wb.freeze("0", unfreeze_at_epoch=1.5), "unfreeze_at_epoch=1.5"),  # type: ignore[arg-type]
+        (wb.freeze("0"), "unfreeze_at_epoch=None.*give the first epoch"),
+        (wb.freeze(nn.Linear(1, 1), unfreeze_at_epoch=1), "by its name"),
         (wb.freeze(3, unfreeze_at_epoch=1), "give a part of the model"),  # type: ignore[arg-type]
     ],
 )

@@ -274,7 +274,7 @@ def test_why_it_is_not_measured(tmp_path):
     )
     assert few.noise_scale is None
     assert "needs 8 batches" in few.noise_reason
-    assert "noise scale not known" in repr(few)
+    assert repr(few).count("not known") == 1
     other = wb.Workbench(
         plain_net(), train=data, test=data, loss=F.cross_entropy, root=tmp_path, accelerator="cpu"
     )

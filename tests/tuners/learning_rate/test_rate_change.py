@@ -40,6 +40,19 @@ def test_more_samples_in_an_update():
     )
 
 
+def test_a_rate_that_was_taken_is_offered_anew():
+    offer = change(batch_size=128)
+    again = FOUND.replace(lr=0.02, batch_size=512)
+
+    def changed(now):
+        return rate_change([sweep()], now, lambda settings: 1, "", [offer])
+
+    assert changed(again).rates == {"sqrt": 0.04, "linear": 0.08}
+    assert changed(again).text.startswith("lr=0.02 was offered for 128 samples in an update")
+    assert changed(again.replace(optimizer="sgd")).rates == {}
+    assert changed(again.replace(batch_size=128)) is None
+
+
 def test_another_optimizer_has_no_rule():
     told = change(optimizer="sgd", batch_size=128)
     assert told.rates == {}
@@ -95,3 +108,9 @@ def test_a_person_is_told_and_chooses(tmp_path):
         panel.canvas._heard(panel.canvas, ask, [])
         assert bench.settings.lr == pytest.approx(2 * found, rel=1e-2)
         assert told() == []
+        bench.set(batch_size=64)
+        assert panel.dispatcher.drain(60)
+        again = "was offered for 32 samples in an update, and now there are 64."
+        assert sum(again in text for _, text in panel.notice.lines) == 1
+        texts = [e.text for e in bench.fit().result().events if isinstance(e, Message)]
+        assert sum(again in text for text in texts) == 1

@@ -104,6 +104,18 @@ def test_a_number_is_read_as_it_is_written() -> None:
     )
 
 
+def test_a_rate_has_three_digits_in_its_box_and_keeps_its_own() -> None:
+    sent: dict[str, Any] = {}
+    set_to: list[Any] = []
+    controls = controls_of(lambda name, value: set_to.append(value) or "", sent)
+    controls.show(Settings.make(lr=0.048892525))
+    assert sent["field.lr"]["shown"] == "0.0489"
+    controls.enter("lr", "0.0489")  # as it is
+    controls.enter("lr", "0.04889")
+    controls.enter("lr", "0.0489")
+    assert set_to == [0.048892525, 0.04889, 0.0489]
+
+
 def test_a_word_that_is_no_value_is_left_to_settings_to_explain() -> None:
     control = setting_control.make("weight_decay", None)
     control.shown = "plenty"
@@ -327,3 +339,4 @@ def test_a_schedule_is_drawn_for_the_length_that_is_known() -> None:
     assert "2,000 updates" in drawn_schedule(Settings.make(**rises))["words"]
     assert "500 updates" in drawn_schedule(Settings.make(**rises, max_steps=500))["words"]
     assert drawn_schedule(Settings.make(**rises, max_steps=100))["line"] == []  # a fit refuses it
+    assert drawn_schedule(Settings.make(warmup=200), own_schedule=True)["line"] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -103,7 +104,9 @@ class OptimizerHandle:
         A hook of torch would cost more than the step of a small model.
         """
         self.rate_set_by_code = False
-        """Whether the user's code, and no schedule, has set its rate."""
+        """Whether the user's code has set its rate: between updates, or in a schedule of its own
+        that does not begin with the base rate.
+        """
         self.rate_reported = False
         """Whether the message was emitted that the code sets it."""
         self.step_options: dict[str, Any] = {}
@@ -226,6 +229,14 @@ class OptimizerHandle:
     def lr(self) -> float:
         """The present rate of the leading parameter group."""
         return float(self.optimizer.param_groups[self.leading]["lr"])
+
+    def schedules_keep_base(self) -> bool:
+        """Whether the base rate is among the rates that its schedules begin with: it is not in a
+        OneCycleLR with a `max_lr` of its own.
+        """
+        group = self.optimizer.param_groups[self.leading]
+        rates = [group[key] for key in RATES if key in group]
+        return not self.schedules or any(math.isclose(float(rate), self.base_lr) for rate in rates)
 
     def watch_rate(self) -> None:
         """Note the present rate of the leading group, at the beginning of an update and after a

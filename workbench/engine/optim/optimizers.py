@@ -137,6 +137,8 @@ def optimizers_of(
         handles.append(OptimizerHandle(index, optimization, parameters, task, weights, warmup))
     if handles[0].made_lr is None:
         handles[0].base_lr = settings.lr
+    for opt in handles:
+        opt.rate_set_by_code = not opt.schedules_keep_base()
     if len(handles) > 1:
         for opt in handles:
             opt.column = 1 + opt.index

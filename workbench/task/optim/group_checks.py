@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from workbench.task.errors import TaskError
@@ -92,10 +92,11 @@ def _match_text(rule: Group | Freeze) -> str:
 
 
 def _check_match(text: str, rule: Group | Freeze) -> None:
-    if not (isinstance(rule.match, str) and rule.match) and not callable(rule.match):
+    is_function = callable(rule.match) and not isinstance(rule.match, nn.Module)
+    if not (isinstance(rule.match, str) and rule.match) and not is_function:
         raise TaskError(
-            f"{text}: give a part of the model ('head'), a pattern ('*.bias'), or a function of a"
-            " parameter's name and the parameter."
+            f"{text}: give a part of the model by its name ('head'), a pattern ('*.bias'), or a"
+            " function of a parameter's name and the parameter."
         )
 
 

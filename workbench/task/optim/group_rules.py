@@ -80,7 +80,7 @@ class Freeze:
     """What `wb.freeze` returns: a rule, which lets parameters train only from an epoch on."""
 
     match: str | Callable[[str, Tensor], bool]
-    unfreeze_at_epoch: int
+    unfreeze_at_epoch: int | None
 
     def __call__(self, named: Named) -> dict[str, Mapping[str, Any]]:
         """It gives no options."""
@@ -91,7 +91,9 @@ class Freeze:
         return [*Group(self.match, {})(named)]
 
 
-def freeze(match: str | Callable[[str, Tensor], bool], *, unfreeze_at_epoch: int) -> Freeze:
+def freeze(
+    match: str | Callable[[str, Tensor], bool], *, unfreeze_at_epoch: int | None = None
+) -> Freeze:
     """A rule for `wb.Workbench(…, groups=[…])`: some parameters train only from an epoch on.
 
     match: as for `wb.group`.

@@ -61,6 +61,11 @@ def check_scheduler(scheduler: Any) -> None:
             f"scheduler={kind}(…) is a scheduler that is already made; each run needs its own. Give"
             f" what makes it: scheduler=lambda optimizer, updates: {kind}(optimizer, …)."
         )
+    if isinstance(scheduler, Schedule):
+        raise TaskError(
+            "scheduler=wb.Schedule(…): each run needs its own. Give a function that returns it:"
+            " scheduler=lambda optimizer, updates: wb.Schedule(StepLR(optimizer, 30))."
+        )
     function, bound = (
         (scheduler.func, scheduler.keywords)
         if isinstance(scheduler, functools.partial)

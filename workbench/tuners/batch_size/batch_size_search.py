@@ -19,7 +19,7 @@ from workbench.instruments.noise_scale import NoiseScale, rounded
 from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.searches.batch_size import batch_size
-from workbench.runs.printable import printable
+from workbench.runs.printable import paragraph, printable
 from workbench.runs.tables.render import data_frame
 from workbench.settings import SettingsError
 from workbench.settings.spellings import with_hints
@@ -159,23 +159,21 @@ class BatchSizes(Drawable):
             self.reason,
             self.noise_reason and f"Noise scale: {self.noise_reason}",
         ]
-        return "\n".join(
-            map(printable, [head, *(f"  {reason}" for reason in reasons if reason), columns, *rows])
-        )
+        lines = [line for reason in reasons for line in paragraph(reason)]
+        return "\n".join(map(printable, [head, *lines, columns, *rows]))
 
     def _limits(self) -> str:
-        """A line with the three numbers that limit a batch size; "" if no noise scale was
-        measured.
+        """A line with the numbers that limit a batch size, of which the noise scale may be unknown;
+        "" if it was not to be measured.
         """
         if self.largest is None or not self.noise_reason:
             return ""
-        noise = (
-            "noise scale not known"
-            if self.noise_scale is None
-            else f"noise suggests about {rounded(self.noise_scale)} now"
-        )
-        fastest = [] if self.fastest is None else [f"fastest from {self.fastest:,}"]
-        return " · ".join([f"fits up to {self.largest:,}", *fastest, noise])
+        limits = [f"fits up to {self.largest:,}"]
+        if self.fastest is not None:
+            limits.append(f"fastest from {self.fastest:,}")
+        if self.noise_scale is not None:
+            limits.append(f"noise suggests about {rounded(self.noise_scale)} now")
+        return " · ".join(limits)
 
     def _row(self, t: Trial) -> str:
         rate = "-" if t.samples_per_second is None else f"{t.samples_per_second:,.0f}"

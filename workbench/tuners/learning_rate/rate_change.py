@@ -1,5 +1,5 @@
 """Offers a learning rate anew, after the batch size or the optimizer has changed since a search
-found it.
+found it, or since it was offered.
 
 Sources of the rules: Goyal et al., "Accurate, Large Minibatch SGD" (2017) for the linear one;
 Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014) for the square
@@ -32,21 +32,32 @@ class RateChange:
     """A sentence on what has changed, and one on the choices."""
     rates: dict[str, float]
     """The rates by rule ("sqrt", "linear"); empty where no rule knows: the optimizer changed."""
+    settings: Settings
+    """The settings for which they are offered."""
 
 
 def rate_change(
-    jobs: Iterable[Any], now: Settings, ranks: Callable[[Settings], int], optimizer: str = ""
+    jobs: Iterable[Any],
+    now: Settings,
+    ranks: Callable[[Settings], int],
+    optimizer: str = "",
+    offers: Iterable[RateChange] = (),
 ) -> RateChange | None:
-    """What to say about the rate of these settings, which one of these searches found; None:
-    nothing has changed since, or no search found it.
+    """What to say about the rate of these settings, which one of these searches found, or one of
+    these earlier changes offered; None: nothing has changed since, or it is another rate.
 
     ranks: the number of processes that train together; it may raise SettingsError. optimizer: what
     trains where the settings name none.
     """
     searched = [job.settings for job in jobs if job.kind == "find_lr" and _found(job, now.lr)]
-    if not searched:
+    chosen_for = [
+        offer.settings
+        for offer in offers
+        if any(_is_near(offered, now.lr) for offered in offer.rates.values())
+    ]
+    if not searched and not chosen_for:
         return None
-    then, lr = searched[-1], rate(now.lr)
+    then, lr = [*chosen_for, *searched][-1], rate(now.lr)
     names = [
         short("optimizer", settings.optimizer) if settings.optimizer is not None else optimizer
         for settings in (then, now)
@@ -56,7 +67,7 @@ def rate_change(
             f"lr={lr} was found for {names[0]}, and now {names[1]} trains. No rule gives its rate:"
             " bench.find_lr() measures it."
         )
-        return RateChange(text, {})
+        return RateChange(text, {}, now)
     try:
         before, after = (effective_batch(settings, ranks(settings)) for settings in (then, now))
     except SettingsError:  # it changes during the fit
@@ -64,12 +75,13 @@ def rate_change(
     if before == after:
         return None
     rates = {rule: three_digits(rescaled(now.lr, rule, after / before)) for rule in _RULES}
+    origin = "found with" if searched else "offered for"
     text = (
-        f"lr={lr} was found with {before} samples in an update, and now there are {after}. By the"
+        f"lr={lr} was {origin} {before} samples in an update, and now there are {after}. By the"
         f" square root it becomes {rate(rates['sqrt'])}, and in proportion {rate(rates['linear'])}:"
         " bench.find_lr() measures it."
     )
-    return RateChange(text, rates)
+    return RateChange(text, rates, now)
 
 
 def _found(job: Any, lr: float) -> bool:
@@ -79,4 +91,8 @@ def _found(job: Any, lr: float) -> bool:
     suggested = [event.suggestion for event in job.events if isinstance(event, CurveEnded)]
     if of_a_part or not suggested or suggested[-1] is None:
         return False
-    return math.isclose(suggested[-1], lr, rel_tol=_NEAR)
+    return _is_near(suggested[-1], lr)
+
+
+def _is_near(known: float, lr: float) -> bool:
+    return math.isclose(known, lr, rel_tol=_NEAR)

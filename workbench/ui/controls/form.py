@@ -37,13 +37,18 @@ def form(controls: SettingControls) -> list[dict[str, Any]]:
     ]
 
 
-def drawn_schedule(settings: Settings) -> dict[str, Any]:
+def drawn_schedule(settings: Settings, own_schedule: bool = False) -> dict[str, Any]:
     """The built-in schedule as heights from 0 to 99 of a small drawing, with words about its
     length; no heights where the rate is constant.
+
+    own_schedule: whether the user's own scheduler sets the rate. It is not drawn, nor is a warm-up
+    beside it.
 
     Fractions of a run look the same at each length. A number of updates does not: then the drawing
     is of `max_steps`, or of ten times the warm-up.
     """
+    if own_schedule:
+        return {"line": [], "words": ""}
     counts = isinstance(settings.warmup, int) and settings.warmup > 0
     updates = settings.max_steps or (max(1000, 10 * int(settings.warmup)) if counts else 1000)
     try:

@@ -14,6 +14,7 @@ from workbench.settings import Settings, SettingsError, metadata_of
 from workbench.settings.setting_text import same, typed
 from workbench.ui import texts
 from workbench.ui.canvas.transport.messages import cut
+from workbench.units import RATES, rate
 
 _BYTES = 12_000
 """Bytes of a value or of a reason as JSON, so that both fit into one message."""
@@ -40,6 +41,8 @@ class SettingControl:
         self.placeholder = placeholder
         """What an empty box means."""
         self.shown: Entered = ""
+        self._cut: tuple[Entered, Entered] = ("", "")
+        """What was shown for a value that was not entered, with all its digits and with three."""
         self.why = ""
         """Why the shown value was refused; "": it is the setting's value."""
 
@@ -49,12 +52,21 @@ class SettingControl:
 
     def write(self, value: Any) -> None:
         """Show a value of the setting."""
-        self.shown = self.words(value)
+        self.shown = brief = self.words(value)
+        if brief and self.name in RATES and isinstance(value, float):
+            brief = rate(value)
+        self._cut = self.shown, brief
+
+    @property
+    def brief(self) -> Entered:
+        """What it shows, with three digits of a rate that was not entered here."""
+        shown, brief = self._cut
+        return brief if self.shown == shown else self.shown
 
     def described(self) -> dict[str, Any]:
         """What the front end shows now. why: the reason of a refusal, as a sentence."""
         why = cut(_as_sentence(self.why), _BYTES)
-        shown = self.shown if isinstance(self.shown, bool) else cut(self.shown, _BYTES)
+        shown = self.brief if isinstance(self.brief, bool) else cut(self.brief, _BYTES)
         return {"shown": shown, "why": why}
 
 
@@ -106,6 +118,8 @@ class SettingControls:
     def enter(self, name: str, entered: Entered) -> None:
         """Set a setting to what a user has entered into its control."""
         control = self._controls[name]
+        if entered == control.brief:  # the value keeps the digits that are not shown
+            entered = control.shown
         control.shown = entered
         self._entered = name
         try:
