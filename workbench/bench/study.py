@@ -135,13 +135,12 @@ class Study(StudyView):
         return {} if record.best is None else _settings(record, record.best)
 
     @property
-    def compared(self) -> list[dict[str, Any]]:
+    def compared(self) -> TrialRows:
         """A row for each value of the setting that `compare=` names, the best one first: its best
-        trial, the settings and the metric of that, and the fits that tuned it. Empty without
-        `compare=`.
+        trial, the settings and the metric of that, and the fits that tuned it. It prints as a
+        table. Empty without `compare=`.
         """
-        record = self.record
-        rows = []
+        record, rows = self.record, TrialRows()
         for entry in compared(record) if record.head.compare else ():
             best = entry.best
             rows.append(

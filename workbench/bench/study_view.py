@@ -16,7 +16,7 @@ from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import with_picture
 from workbench.runs.tables.render import html_table, text_table
 from workbench.settings import SettingsError
-from workbench.settings.space import text_of
+from workbench.settings.space import assigned, text_of
 from workbench.tuners.study.charts import study_data
 from workbench.tuners.study.to_optuna import to_optuna
 from workbench.units import fit_length, number
@@ -37,12 +37,12 @@ _PAGE_ROWS = 1000
 
 
 class TrialRows(list[dict[str, Any]]):
-    """The rows of `study.table()`; they print as a table."""
+    """The rows of `study.table()` and `study.compared`; they print as a table."""
 
     def __repr__(self) -> str:
         names = [*dict.fromkeys(name for row in self for name in row)]
         cells = [[_cell(name, row.get(name)) for name in names] for row in self]
-        return text_table([names, *cells]) if cells else "no trial has begun yet"
+        return text_table([names, *cells]) if cells else "no rows yet"
 
 
 def _cell(name: str, value: Any) -> str:
@@ -50,6 +50,8 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if name == "length":
         return fit_length(value)
+    if name == "settings":
+        return assigned(value)
     return number(value) if isinstance(value, float) else text_of(value)
 
 
