@@ -54,6 +54,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ({"seeds": 0}, "seeds=0: give a number of 1 or more"),
         ({"limits": {"memory": 3}}, "limits has 'memory'"),
         ({"limits": {"parameters": -1}}, "give a number above 0"),
+        ({"limits": {"parameters": 20}}, "its 74 parameters are more than"),
+        ({"limits": {"parameters": 80}, "width": 16}, "its 146 parameters are more than"),
+        ({"width": "8"}, "net(width='8', dropout=0.1) raises TypeError"),
+        ({"space": {"width": ["4", "16"]}}, "space: width='4': net(width='4', dropout=0.1) raises"),
+        (
+            {"space": {"dropout": (0.0, 1.5)}},
+            "space: dropout=1.5: net(width=8, dropout=1.5) raises",
+        ),
         ({"name": "a b"}, "name='a b': give letters"),
         ({"monitor": "val_los"}, "Did you mean 'val_loss'?"),
         ({"monitor": "val_acc", "save_top_k": 0}, "there is no such metric"),
@@ -89,6 +97,20 @@ def test_bad_input_is_refused_before_anything_starts(
         bench.study(**{"space": ["lr"], **arguments})
     assert not started
     assert not [*bench.root.glob("studies/*")]
+
+
+def of_heads(width: int = 8, heads: int = 2) -> nn.Module:
+    assert width % heads == 0
+    return nn.Linear(6, 2)
+
+
+def test_a_value_that_fits_some_of_the_others_is_searched(
+    tmp_path: Path, started: list[list[str]]
+) -> None:
+    with study_parts.bench(tmp_path, of_heads) as bench:
+        bench.study({"width": [8, 12], "heads": [2, 3]})
+        with pytest.raises(wb.SettingsError, match=r"space: heads=7: .* raises AssertionError"):
+            bench.study({"width": [8, 12], "heads": [2, 7]})
 
 
 def test_a_metric_whose_name_does_not_say_what_is_better(
@@ -284,6 +306,8 @@ def test_a_study_is_changed_while_it_runs(bench: wb.Workbench, started: list[lis
     assert len(started) > 1  # no worker lives, and work is left
     study.stop()
     assert study.status == "ended"
+    with pytest.raises(wb.SettingsError, match="0001-study has ended"):
+        study.pause()
 
 
 @pytest.mark.parametrize(
@@ -298,6 +322,16 @@ def test_a_study_is_changed_while_it_runs(bench: wb.Workbench, started: list[lis
         (lambda study: study.add(seed=7), "since luck would win"),
         (lambda study: study.add(optimizer="adamww"), "adamww"),
         (lambda study: study.add(width=nn.ReLU()), "width="),
+        (
+            lambda study: study.add(width=-2),
+            "study.add(width=-2): net(width=-2, dropout=0.1) raises",
+        ),
+        (lambda study: study.space(width=["4", "8"]), "space: width='4': net(width='4'"),
+        (lambda study: study.space(optimizer=["adamww", "sgd"]), "did you mean 'adamw'"),
+        (
+            lambda study: study.export("a.py", trial="best"),
+            "study.export('best'): it has no trials",
+        ),
         (lambda study: study.stop(9), "it has no trials yet"),
         (lambda study: study.more("1h"), "its budget is 8 fits"),
         (lambda study: study.more(0), "adds nothing"),
@@ -335,7 +369,7 @@ def test_what_is_asked_for_is_beyond_the_budget(
         assert mine is not None
         mine.end(PieceEnd("completed", 1.0, value=1.0))
     assert (study.record.spent, study.record.by_hand) == (3.0, 2.0)
-    assert "1.0 of 2 fits and 2.0 asked for" in study.headline
+    assert "1.0 of 2 fits and 2.0 that you asked for" in study.headline
     assert study.status == "no worker"  # one fit is left
     study.seeds(1, 1)
     mine = claim(study.path, 1, 1, study.record.last_rung, "here")
@@ -460,8 +494,15 @@ def test_a_best_value_of_zero_and_the_rate_that_was_found_are_shown(
     study.follow(lines.append)
     assert "best 0 (trial 1)" in study.headline
     assert study.table()[0]["lr"] == study.settings["lr"] == 0.0021
-    assert "lr=0.0021" in lines[0]
+    assert "lr=2.1e-3" in lines[0]
     assert "times_found" not in repr(study)
+    add_trial(study.path, TrialProposal(2, {"lr": {"times_found": 1.5}}, "even"))
+    claim(study.path, 2, 0, study.record.last_rung, "here")
+    assert repr(study.best) == "trial 1 (lr=2.1e-3): value 0, seeds: 0"
+    head, first, second = repr(study.table()).splitlines()
+    assert head.split()[:3] == ["trial", "from", "lr"]
+    assert first.split() == "1 by hand 0.0021 0 whole completed 0 1".split()
+    assert second.split() == "2 whole space 1.5× 0 whole interrupted".split()
 
 
 def test_weights_of_all_but_the_best_go_at_the_end(tmp_path: Path) -> None:

@@ -212,10 +212,8 @@ def test_more_bad_input():
         Space.parse(["lr"], SETTINGS, {"depth": inspect.Parameter.empty})
     with pytest.raises(SettingsError, match="lr is in the space and given for all trials"):
         parsed(["lr"], fixed=["lr"])
-    with pytest.raises(
-        SettingsError, match=r"'adamv' is no optimizer's name. Did you mean 'adamw'"
-    ):
-        parsed({"optimizer": ["adamv", "sgd"]}, optimizers=["adamw", "sgd"])
+    with pytest.raises(SettingsError, match=r"optimizer='adamv': .* did you mean 'adam"):
+        parsed({"optimizer": ["adamv", "sgd"]})
     with pytest.raises(SettingsError, match="a setting and a parameter"):
         Space.parse(["lr"], SETTINGS, {"lr": 0.1})
 

@@ -39,9 +39,9 @@ def test_only_the_latest_displays_are_drawn_again(
     monkeypatch.setattr(study_panel, "display", display)
     study = Ended(study_parts.recorded(tmp_path).path)
     page = {"text/html": "the page", "text/plain": "text"}
-    panel = StudyPanel(study, lambda: page, lambda: study.record.paused)
+    panel = StudyPanel(study, lambda: page, lambda: len(study.record.changes))
     for _ in range(5):  # the view, and the page below it
         panel.show()
-    panel.feed.hear({"what": "study", "code": "study.pause()"})
+    panel.feed.hear({"what": "study", "code": "study.more(1)"})
     wait_for(lambda: updated == [6, 8, 10])
     panel.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shutil
@@ -14,8 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from workbench.bench.study_start import TrialBench, keep
-from workbench.bench.study_view import StudyView
+from workbench.bench.study_arguments import refuse_unbuildable, unbuildable
+from workbench.bench.study_start import TrialBench, keep, open_start
+from workbench.bench.study_view import StudyView, TrialRows
 from workbench.export.source.capture import CallSite
 from workbench.launch.study import local
 from workbench.launch.study.liveness import ENDED
@@ -34,11 +36,14 @@ from workbench.runs.study.record import (
 from workbench.runs.study.write import new_study
 from workbench.runs.tables.run_list import RunList
 from workbench.settings import SettingsError
+from workbench.settings.space import Space, assigned
+from workbench.task.build import Build
 from workbench.tuners.study.budget import budget_text, checked_count
 from workbench.tuners.study.compare import compared, verdict
 from workbench.tuners.study.next import AdviceList, advice
 from workbench.tuners.study.verdict import Verdict
 from workbench.units import counted, number
+from workbench.values import shown
 
 _ASKED = (
     "code",
@@ -130,13 +135,12 @@ class Study(StudyView):
         return {} if record.best is None else _settings(record, record.best)
 
     @property
-    def compared(self) -> list[dict[str, Any]]:
+    def compared(self) -> TrialRows:
         """A row for each value of the setting that `compare=` names, the best one first: its best
-        trial, the settings and the metric of that, and the fits that tuned it. Empty without
-        `compare=`.
+        trial, the settings and the metric of that, and the fits that tuned it. It prints as a
+        table. Empty without `compare=`.
         """
-        record = self.record
-        rows = []
+        record, rows = self.record, TrialRows()
         for entry in compared(record) if record.head.compare else ():
             best = entry.best
             rows.append(
@@ -160,19 +164,21 @@ class Study(StudyView):
                 runs.append(Run.open(folder))
         return runs
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> TrialRows:
         """A row for each piece of each trial: its values, seed, length (a share of a whole fit),
-        status, metric, cost, run. A data frame: `pandas.DataFrame(study.table())`.
+        status, metric, cost, run. It prints as a table, and is a list of dicts:
+        `pandas.DataFrame(study.table())`.
         """
-        record, rows = self.record, []
-        lives = self._has_worker(record)
+        record, rows = self.record, TrialRows()
+        names, lives = record.names, self._has_worker(record)
         for trial, piece in record.pieces:
             end = piece.end
+            values = record.values_of(trial, end)
             rows.append(
                 {
                     "trial": trial.number,
-                    "from": trial.origin,
-                    **trial.absolute(end),
+                    "from": trial.source,
+                    **{name: values.get(name) for name in names},
                     "seed": piece.seed,
                     "length": record.head.rungs[min(piece.rung, record.last_rung)],
                     "status": piece.status(lives),
@@ -274,6 +280,32 @@ class Study(StudyView):
 
     # -- change
 
+    def _with_ranges(self, ranges: Mapping[str, Any]) -> Space:
+        space = super()._with_ranges(ranges)
+        if recipe := self._recipe():
+            refuse_unbuildable(*recipe, space)
+        return space
+
+    def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        checked = super()._checked(values)
+        if recipe := self._recipe():
+            build, present = recipe
+            chosen, _ = build.split(checked)
+            if why := unbuildable(build, {**present, **chosen}):
+                call = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
+                raise SettingsError(f"study.add({call}): {why}.")
+        return checked
+
+    def _recipe(self) -> tuple[Build, dict[str, Any]] | None:
+        """The function that makes the models, and the bench's values of its parameters; None: there
+        is none, or it cannot be unpacked here.
+        """
+        with contextlib.suppress(OSError, ImportError, RuntimeError):
+            recipe = open_start(self.path, trust=self._trust).recipe
+            if recipe.build is not None:
+                return recipe.build, {**recipe.build.defaults, **recipe.values}
+        return None
+
     def work(self, workers: int | None = None) -> None:
         """Start workers on this machine: None: as many as it began with, or one."""
         count = max(1, self._workers)
@@ -313,16 +345,11 @@ def _settings(record: StudyRecord, trial: TrialRecord) -> dict[str, Any]:
 def _ended(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> str:
     """A line that says how a piece ended."""
     assert piece.end is not None
-    used = trial.absolute(piece.end)
-    values = ", ".join(f"{name}={_text(value)}" for name, value in used.items())
+    values = assigned(trial.absolute(piece.end)) or trial.source
     seed = f", seed {piece.seed}" if piece.seed else ""
     value = "" if piece.end.value is None else f"  {record.head.monitor} {number(piece.end.value)}"
     cause = f"  {piece.end.cause}" if piece.end.cause else ""
-    return f"trial {trial.number} ({values or trial.origin}{seed}) {piece.end.status}{value}{cause}"
-
-
-def _text(value: object) -> str:
-    return number(value) if isinstance(value, float) else str(value)
+    return f"trial {trial.number} ({values}{seed}) {piece.end.status}{value}{cause}"
 
 
 def of_name(root: Path, head: StudyHead) -> tuple[Path | None, str]:

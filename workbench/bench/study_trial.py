@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from workbench.bench.study_arguments import above
 from workbench.bench.study_start import TrialBench, bench_of, open_start
 from workbench.events import CurvePoint, Event, RunStarted, Trial, Validated
 from workbench.instruments.memory import is_out_of_memory
@@ -109,9 +110,9 @@ class TrialTrainer:
                 bench = bench_of(start, self._study.parents[1], values, seed)
             except Exception as error:  # noqa: BLE001 - code of the user may raise anything
                 return _failed(error)
-            above = _above(record.head.limits, bench)
-            if above:
-                return PieceEnd("infeasible", 0.0, cause=above, parameters=bench.summary.parameters)
+            parameters = bench.summary.parameters
+            if cause := above(record.head.limits, parameters):
+                return PieceEnd("infeasible", 0.0, cause=cause, parameters=parameters)
             bench._header = {
                 STUDY: {
                     "id": self._study.name,
@@ -381,14 +382,6 @@ def _failed(error: Exception) -> PieceEnd:
 
 def _text(error: BaseException) -> str:
     return printable(str(error), lines=True)[:_CAUSE]
-
-
-def _above(limits: Mapping[str, float], bench: TrialBench) -> str:
-    """Which limit the model is above; "": none."""
-    most, parameters = limits.get("parameters"), bench.summary.parameters
-    if most is None or parameters <= most:
-        return ""
-    return f"{parameters:,} parameters are more than limits={{'parameters': {most:,.0f}}}"
 
 
 def _updates(events: Sequence[Event]) -> int | None:

@@ -16,10 +16,11 @@ from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import with_picture
 from workbench.runs.tables.render import html_table, text_table
 from workbench.settings import SettingsError
+from workbench.settings.space import assigned, text_of
 from workbench.tuners.study.charts import study_data
 from workbench.tuners.study.to_optuna import to_optuna
 from workbench.units import fit_length, number
-from workbench.values import shown, value_text
+from workbench.values import shown
 
 if TYPE_CHECKING:
     import optuna
@@ -33,6 +34,25 @@ _ROWS = 40
 """The most trials of a table; the others are counted."""
 _PAGE_ROWS = 1000
 """The most trials of the table in a page of its own."""
+
+
+class TrialRows(list[dict[str, Any]]):
+    """The rows of `study.table()` and `study.compared`; they print as a table."""
+
+    def __repr__(self) -> str:
+        names = [*dict.fromkeys(name for row in self for name in row)]
+        cells = [[_cell(name, row.get(name)) for name in names] for row in self]
+        return text_table([names, *cells]) if cells else "no rows yet"
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name == "length":
+        return fit_length(value)
+    if name == "settings":
+        return assigned(value)
+    return number(value) if isinstance(value, float) else text_of(value)
 
 
 class StudyView(FollowedStudy):
@@ -108,12 +128,8 @@ class StudyView(FollowedStudy):
                     " alone."
                 )
             return self._write_page(file)
-        chosen = record.best if trial is None else record.trial(trial)
+        chosen = record.best if trial is None else record.trial(self._trial(trial, "export"))
         end = None if chosen is None else chosen.end(record.last_rung)
-        if trial is not None and chosen is None:
-            raise SettingsError(
-                f"study.export(…, trial={shown(trial)}): its trials are 1 to {len(record.trials)}."
-            )
         if chosen is None or end is None or end.status != "completed":
             which = "no trial has" if trial is None else f"trial {trial} does not have"
             raise ExportError(
@@ -153,7 +169,7 @@ class StudyView(FollowedStudy):
                 trial.number,
             ),
         )
-        names = [*dict.fromkeys(name for trial in record.trials for name in trial.values)]
+        names = record.names
         rows = [["trial", "from", *names, "length", record.head.monitor, "status", "run"]]
         lives = self._has_worker(record)
         for trial in ordered[:most]:
@@ -165,8 +181,8 @@ class StudyView(FollowedStudy):
             rows.append(
                 [
                     str(trial.number),
-                    trial.origin,
-                    *(value_text(values[n]) if n in values else "" for n in names),
+                    trial.source,
+                    *(text_of(values[n]) if n in values else "" for n in names),
                     fit_length(record.head.rungs[rung]) if rung >= 0 else "",
                     "" if end is None or end.value is None else number(end.value),
                     status if end is None else end.status,

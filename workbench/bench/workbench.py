@@ -47,6 +47,8 @@ from workbench.bench.study_arguments import (
     monitor_of,
     recorded_base,
     recorded_length,
+    refuse_above,
+    refuse_unbuildable,
     rungs_of,
 )
 from workbench.bench.study_start import TrialBench, data_of, identity_of, length_of
@@ -566,6 +568,9 @@ class Workbench(TrialBench):
             present = chosen.replace(optimizer="adamw")  # the same one, by its name
         searched = Space.parse(space, present, built, fits=budgeted.get("fits"), fixed=fixed)
         self._refuse_optimizers(searched, chosen)
+        build = self._recipe.build
+        if build is not None:
+            refuse_unbuildable(build, built, searched)
         fits = budgeted.get("fits")
         pairs = None if seeds is None else checked_count(seeds, "seeds", "study", most=MOST_SEEDS)
         comparing = checked_compare(compare, searched, fits, pairs)
@@ -579,6 +584,11 @@ class Workbench(TrialBench):
         if fits is not None and (doubt := searched.too_many(fits, comparing)):
             warnings.warn(doubt, stacklevel=2)
         limits_by_name = checked_limits(limits)
+        if limits_by_name:
+            model = self._task.model
+            if build is not None and not self._recipe.has(built):
+                model = build.sketch(built)["model"]
+            refuse_above(limits_by_name, model)
         count = checked_count(workers, "workers", "study", least=0)
         epochs_or_updates = recorded_length(chosen)
         length = length_of(self, chosen)

@@ -17,7 +17,7 @@ from typing import Any, cast
 from workbench.settings.settings import Settings, metadata_of
 from workbench.settings.spellings import OBJECTS, SPOKEN
 from workbench.units import RATES, rate
-from workbench.values import SettingsError, is_plain, plain, shown
+from workbench.values import SettingsError, is_plain, plain, shown, value_text
 
 RELATIVE = "relative"
 """The word for a rate that is a multiple of what a search finds for each trial's own model."""
@@ -99,6 +99,11 @@ class Dimension:
         """The value at this number from 0 to 1."""
         raise NotImplementedError
 
+    @property
+    def extremes(self) -> tuple[Any, ...]:
+        """The ends of a range, or all values of a choice."""
+        return self.value(0.0), self.value(1.0)
+
     def unit(self, value: Any) -> float | None:
         """The number from 0 to 1 of a value; None: it is not in the range."""
         raise NotImplementedError
@@ -167,6 +172,11 @@ class Choice(Dimension):
     """Whether sequences among the values are tuples, which a record keeps as lists."""
 
     @property
+    def extremes(self) -> tuple[Any, ...]:
+        """All its values."""
+        return self.choices
+
+    @property
     def ordered(self) -> bool:
         """Whether the values are rising numbers, after a None at most."""
         numbers = [choice for choice in self.choices if choice is not None]
@@ -192,6 +202,27 @@ def prior_of(dimension: Dimension, priors: Mapping[str, Any]) -> Any:
     return priors.get(dimension.name, priors.get(dimension.path[-1]))
 
 
+def text_of(value: Any) -> str:
+    """A value of a trial for people: "3.2e-3", "gelu", "sgd(momentum=0.9)", "0.7×" (the rate that a
+    search finds, times that).
+    """
+    if isinstance(value, float) and math.isfinite(value):
+        return rate(value)
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((name, inner),) = value.items()
+        if name == TIMES_FOUND:
+            return f"{text_of(inner)}×"
+        if isinstance(inner, Mapping):
+            named = [f"{key}={text_of(argument)}" for key, argument in inner.items()]
+            return f"{name}({', '.join(named)})"
+    return value if isinstance(value, str) else value_text(value)
+
+
+def assigned(values: Mapping[str, Any]) -> str:
+    """The values of a trial as a person would write them: "lr=3.2e-3, act=gelu"."""
+    return ", ".join(f"{name}={text_of(value)}" for name, value in values.items())
+
+
 def tuples(values: Iterable[Any]) -> list[Any]:
     """The values, with a tuple in place of each list."""
     return [tuple(value) if isinstance(value, list) else value for value in values]
@@ -215,7 +246,6 @@ class Space:
         *,
         fits: float | None = None,
         fixed: Collection[str] = (),
-        optimizers: Collection[str] | None = None,
     ) -> Space:
         """The space that a user writes, checked.
 
@@ -224,11 +254,10 @@ class Space:
         {"adamw": {"lr": ...}, "sgd": {"momentum": (0.8, 0.99)}}. None: what fits the budget.
         settings: the bench's. build: the parameters of the function that makes its model, with
         their present values (`inspect.Parameter.empty` for one that has none). fits: the budget in
-        whole fits, for space=None. fixed: what is given for all trials. optimizers: the names that
-        the bench takes; None: any.
+        whole fits, for space=None. fixed: what is given for all trials.
         SettingsError names the argument, the value and the remedy.
         """
-        parser = _Parser(settings, dict(build or {}), fixed, optimizers)
+        parser = _Parser(settings, dict(build or {}), fixed)
         if space is None:
             space = _names_for(fits)
         dimensions = tuple(parser.dimensions(space))
@@ -434,7 +463,6 @@ class _Parser:
     settings: Settings
     build: dict[str, Any]
     fixed: Collection[str]
-    optimizers: Collection[str] | None
 
     def dimensions(self, space: Any) -> Iterator[Dimension]:
         for name, value in self.build.items():
@@ -513,11 +541,7 @@ class _Parser:
                 ' ["adamw", "sgd"], or a dict with what is chosen for each,'
                 ' {"adamw": {"lr": ...}, "sgd": {"lr": ..., "momentum": (0.8, 0.99)}}.'
             )
-        for name in names:
-            if "." in name or (self.optimizers is not None and name not in self.optimizers):
-                near = difflib.get_close_matches(name, self.optimizers or (), n=1, cutoff=0.5)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
-                raise SettingsError(f"space: optimizer={name!r} is no optimizer's name.{hint}")
+        self._check_values(OPTIMIZER, names)
         distinct = _distinct(OPTIMIZER, names) if len(names) > 1 else tuple(names)
         present = self.settings.optimizer
         yield Choice(OPTIMIZER, present, isinstance(present, str), choices=distinct)

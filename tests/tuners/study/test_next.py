@@ -126,8 +126,8 @@ def test_noise_above_the_gaps():
         ]
     )
     assert seed_noise(noisy) == pytest.approx(0.15, abs=0.02)
-    assert any("less than the noise of a seed" in text for text, _ in texts(noisy))
-    assert not any("noise of a seed" in text for text, _ in texts(filled(rates(*SPREAD))))
+    assert any("less than one seed differs" in text for text, _ in texts(noisy))
+    assert not any("one seed differs" in text for text, _ in texts(filled(rates(*SPREAD))))
 
 
 def test_a_pair_of_seeds_is_offered_once():
@@ -162,18 +162,18 @@ def test_importance_tells_what_matters():
 @pytest.mark.parametrize(
     ("baseline", "best", "adopt", "words"),
     [
-        ((2.0, 2.0, 2.1, 1.9), (1.0, 1.1, 1.2, 0.9), True, "adopt trial 2: better in 3 of 3 seeds, by 0.9333"),
-        ((2.0, 2.0, 2.0, 2.0), (1.0, 1.9, 2.1, 1.9), False, "no evidence: trial 2 is 0.03333 better in 3 pairs, noise of a seed"),
+        ((2.0, 2.0, 2.1, 1.9), (1.0, 1.1, 1.2, 0.9), True, "adopt trial 2: it is better than the baseline in 3 of 3 seeds, by 0.9333"),
+        ((2.0, 2.0, 2.0, 2.0), (1.0, 1.9, 2.1, 1.9), False, "no evidence: with 3 fresh seeds trial 2 is 0.03333 better than the baseline on average, and one seed differs"),
         ((2.0, 2.0, 2.0, 2.0), (1.0, 1.99, 1.99, 0.5), False, "no evidence"),
-        ((2.0, 2.0, 2.0), (1.0, 1.5, 1.0), None, "too few pairs: trial 2 is 0.75 better in 2 pairs, noise of a seed"),
-        ((2.0, 2.0), (1.0, 1.5), None, "there is one pair only: trial 2 is 0.5 better; study.seeds(2, 3) gives a verdict"),
-        ((2.0,), (1.0,), None, "there is one pair only, the one that chose the trial: trial 2 is 1 better; study.seeds(2, 3) gives a verdict"),
+        ((2.0, 2.0, 2.0), (1.0, 1.5, 1.0), None, "too few seeds: with 2 fresh seeds trial 2 is 0.75 better than the baseline on average, and one seed differs"),
+        ((2.0, 2.0), (1.0, 1.5), None, "trial 2 is 0.5 better than the baseline with one fresh seed, which may be luck; study.seeds(2, 3) gives a verdict"),
+        ((2.0,), (1.0,), None, "trial 2 was 1 better than the baseline when it was chosen, which may be luck; study.seeds(2, 3) gives a verdict"),
         ((1.0,), (2.0,), False, "keep the present settings: none of 1 other trial was better"),
-        ((2.0, 2.0, 2.0, math.inf), (1.0, 1.1, 1.1, 1.1), True, "adopt trial 2: better in 3 of 3 seeds, by 0.9"),
-        ((2.0, *[math.inf] * 3), (1.0, 1.1, 1.1, 1.1), True, "adopt trial 2: the present settings cannot be trained with 3 of 3 fresh seeds, trial 2 with 0"),
-        ((2.0, 2.0, 2.0, 2.0), (1.0, *[math.inf] * 3), False, "no evidence: the present settings cannot be trained with 0 of 3 fresh seeds, trial 2 with 3"),
-        ((2.0, math.inf), (1.0, 1.1), None, "too few pairs: the present settings cannot be trained with 1 of 1 fresh seed, trial 2 with 0; study.seeds(2, 3)"),
-        ((2.0, *[math.inf] * 3), (1.0, *[math.inf] * 3), None, "there is one pair only, the one that chose the trial: trial 2 is 1 better; study.seeds(2, 6)"),
+        ((2.0, 2.0, 2.0, math.inf), (1.0, 1.1, 1.1, 1.1), True, "adopt trial 2: it is better than the baseline in 3 of 3 seeds, by 0.9"),
+        ((2.0, *[math.inf] * 3), (1.0, 1.1, 1.1, 1.1), True, "adopt trial 2: with 3 of 3 fresh seeds only trial 2 could be trained"),
+        ((2.0, 2.0, 2.0, 2.0), (1.0, *[math.inf] * 3), False, "no evidence: with 3 of 3 fresh seeds only the baseline could be trained"),
+        ((2.0, math.inf), (1.0, 1.1), None, "too few seeds: with 1 of 1 fresh seed only trial 2 could be trained; study.seeds(2, 3)"),
+        ((2.0, *[math.inf] * 3), (1.0, *[math.inf] * 3), None, "trial 2 was 1 better than the baseline when it was chosen, which may be luck; study.seeds(2, 6)"),
     ],
 )  # fmt: skip
 def test_verdicts(baseline, best, adopt, words):

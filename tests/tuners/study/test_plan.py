@@ -162,7 +162,7 @@ def test_fresh_seeds_of_the_best_and_of_the_baseline_judge_it():
     verdict = judge(record)
     assert verdict.adopt
     assert len(verdict.differences) == 3
-    assert "better in 3 of 3 seeds" in verdict.text
+    assert "better than the baseline in 3 of 3 seeds" in verdict.text
     assert judge(finished(study(4))).adopt is None
 
 
@@ -187,7 +187,7 @@ def test_it_ends_by_itself_when_another_bracket_would_gain_less_than_noise():
     record = finished(study(60, seed=1))
     assert record.spent < 40
     assert len(judge(record).differences) == 3
-    assert "below the noise of a seed" in plan(record).why
+    assert "less than one seed differs from another" in plan(record).why
     assert seed_noise(record) == pytest.approx(0.007, abs=0.005)
 
 

@@ -112,19 +112,19 @@ class FollowedStudy:
         ((unit, amount),) = record.budget.items()
         if unit == "fits":
             spent = f"{record.spent - record.by_hand:.1f} of {amount:g} fits"
-            spent += f" and {record.by_hand:.1f} asked for" if record.by_hand else ""
+            spent += f" and {record.by_hand:.1f} that you asked for" if record.by_hand else ""
         else:
-            spent = f"{record.spent:.1f} fits, {duration(amount)} in all"
+            spent = f"{record.spent:.1f} fits in a budget of {duration(amount)}"
         arrow = "lower" if record.head.mode == "min" else "higher"
         best = record.best
-        value = "nothing yet"
+        value = "no whole fit yet"
         if best is not None and (best_value := record.whole(best)) is not None:
-            value = f"{number(best_value)} (trial {best.number})"
+            value = f"best {number(best_value)} (trial {best.number})"
         rungs = [fit_length(share) for share in record.head.rungs[:-1]]
         lengths = f"trials of {', '.join(rungs)} and whole fits" if rungs else "whole fits"
         return (
             f"{self.id}  {record.head.monitor} ({arrow} is better)  {self._status(record)}"
-            f"  {spent}  {counted(len(record.trials), 'trial')} ({lengths})  best {value}"
+            f"  {spent}  {counted(len(record.trials), 'trial')} ({lengths})  {value}"
         )
 
     @property
@@ -152,7 +152,7 @@ class FollowedStudy:
             remedy = "mend it, and make a new study"
         else:
             more = "1" if "fits" in record.budget else "'30min'"
-            remedy = f"study.more({more}) lets it go on, or workbench study more {self.id}"
+            remedy = f"study.more({more}) lets it go on, or workbench study more {self.id} {more}"
         return f"{self.id} trains nothing now, {action.why}: {remedy}."
 
     def _last_words(self) -> str:
@@ -249,6 +249,8 @@ class FollowedStudy:
 
     def pause(self) -> None:
         """Begin no more trials until `resume()`; those that train go on to their end."""
+        if self.status == "ended":
+            raise SettingsError(f"study.pause(): {self.id} has ended, and begins no more trials.")
         self._change("pause", {}, works=False)
 
     def resume(self) -> None:
@@ -265,6 +267,7 @@ class FollowedStudy:
         """Called when a change was left that a worker has to carry out."""
 
     def _trial(self, trial: int, method: str) -> int:
+        trial = plain(trial)
         numbers = [known.number for known in self.record.trials]
         if trial not in numbers or type(trial) is not int:
             known = f"its trials are 1 to {max(numbers)}" if numbers else "it has no trials yet"
@@ -294,9 +297,10 @@ class FollowedStudy:
         base, build = self._base()
         present = {**base.model_dump(), **build}
         settings = {name: plain(value) for name, value in values.items() if name not in build}
-        self._refuse_beside_choices(values, present)
+        choices = self._choices()
+        self._refuse_beside_choices(values, present, choices)
         for name, value in values.items():
-            if name == OPTIMIZER and name in settings:
+            if name in choices or (name == OPTIMIZER and name in settings):
                 continue
             if name in present and type(value) is type(present[name]) and value == present[name]:
                 continue
@@ -314,14 +318,25 @@ class FollowedStudy:
         base.replace(**settings)
         return {name: plain(value) for name, value in values.items()}
 
-    def _refuse_beside_choices(self, values: Mapping[str, Any], present: Mapping[str, Any]) -> None:
+    def _choices(self) -> dict[str, Choice]:
+        """Its choices by name, but for the optimizer, which has arguments."""
+        record = self.record
+        dimensions = Space.from_record(record.space, record.priors).dimensions
+        choices = {d.name: d for d in dimensions if isinstance(d, Choice)}
+        choices.pop(OPTIMIZER, None)
+        return choices
+
+    def _refuse_beside_choices(
+        self,
+        values: Mapping[str, Any],
+        present: Mapping[str, Any],
+        choices: Mapping[str, Choice],
+    ) -> None:
         """Raise SettingsError for a value that is none of its choice: no later trial would have
         it, nor learn from it.
         """
-        record = self.record
-        for dimension in Space.from_record(record.space, record.priors).dimensions:
-            name = dimension.name
-            if not isinstance(dimension, Choice) or name == OPTIMIZER or name not in values:
+        for name, dimension in choices.items():
+            if name not in values:
                 continue
             value = plain(values[name])
             known = [*dimension.choices, present.get(name)]
@@ -330,13 +345,13 @@ class FollowedStudy:
             equal = [choice for choice in known if choice == value]
             if equal:
                 raise SettingsError(f"study.add({name}={shown(value)}): give {equal[0]!r}.")
-            choices = [*dimension.choices, value]
+            extended = [*dimension.choices, value]
             if dimension.ordered and type(value) in (int, float):
-                choices.sort(key=lambda choice: (choice is not None, choice or 0))
+                extended.sort(key=lambda choice: (choice is not None, choice or 0))
             raise SettingsError(
                 f"study.add({name}={shown(value)}): the study chooses {name} from"
                 f" {', '.join(map(shown, dimension.choices))}. Add it to these first,"
-                f" study.space({name}={choices!r})."
+                f" study.space({name}={extended!r})."
             )
 
     def _base(self) -> tuple[Settings, dict[str, Any]]:

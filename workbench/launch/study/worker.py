@@ -50,6 +50,7 @@ from workbench.runs.study.record import (
 )
 from workbench.runs.study.tidy import remove_weights
 from workbench.runs.study.write import Claim, add_trial, change, claim, take_over
+from workbench.settings.space import assigned
 from workbench.tracebacks import user_line
 from workbench.tuners.study.plan import Ended, NewTrial, Train, Wait, plan_now
 
@@ -433,10 +434,9 @@ def _run_below(trial: TrialRecord, piece: PieceRecord) -> str:
 
 
 def _shown(trial: TrialRecord, piece: Piece) -> str:
-    values = ", ".join(f"{name}={value}" for name, value in trial.values.items())
     seed = f", seed {piece.seed}" if piece.seed else ""
     again = f", continues {piece.continues}" if piece.continues else ""
-    return f"{values or trial.origin}{seed}{again}"
+    return f"{assigned(trial.values) or trial.source}{seed}{again}"
 
 
 def _other_versions(made_with: Mapping[str, str]) -> list[str]:

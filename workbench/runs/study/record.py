@@ -21,8 +21,8 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from workbench.runs.folder.files import Folder
 from workbench.runs.folder.ids import is_id
-from workbench.settings.space import Space, tuples
-from workbench.units import counted
+from workbench.settings.space import Space, assigned, tuples
+from workbench.units import counted, number
 from workbench.values import is_plain, shown
 
 STUDIES, HEAD, TRIALS, CHANGES, WORKERS = "studies", "study.json", "trials", "changes", "workers"
@@ -59,6 +59,14 @@ _GRACE = 30.0
 """Seconds after its last beat in which a worker that has not left counts as alive."""
 _NEVER = (math.inf, math.inf)
 _MUST = object()
+_SOURCES = {
+    "found": "first guess",
+    "prior": "near the first guess",
+    "even": "whole space",
+    "near": "near trial",
+    "repeat": "repeat of trial",
+}
+"""Where the values of a trial come from, by the first word of its origin; others are plain."""
 T = TypeVar("T")
 
 
@@ -218,6 +226,27 @@ class TrialRecord:
     why: str = ""
     pieces: tuple[PieceRecord, ...] = ()
 
+    def __repr__(self) -> str:
+        """Its values, and what came of them, in a line."""
+        ended = [piece for piece in self.pieces if piece.end is not None]
+        last = max((p for p in ended if p.seed == 0), key=lambda p: p.rung, default=None)
+        end = None if last is None else last.end
+        values = assigned(self.absolute(end)) or self.source
+        if end is None:
+            return f"trial {self.number} ({values}): it has not ended yet"
+        value = end.status if end.value is None else f"value {number(end.value)}"
+        run = f" in run {end.run}" if end.run else ""
+        seeds = ", ".join(map(str, sorted({piece.seed for piece in ended})))
+        return f"trial {self.number} ({values}): {value}{run}, seeds: {seeds}"
+
+    @property
+    def source(self) -> str:
+        """Where its values come from, in words."""
+        # one that is trained whole at once keeps the origin of its values in `why`
+        origin = self.why.partition(":")[0] if self.origin == "whole" else self.origin
+        kind, _, trial = origin.partition(" ")
+        return f"{_SOURCES.get(kind, kind)} {trial}".rstrip()
+
     def piece(self, rung: int, seed: int = 0) -> PieceRecord | None:
         """Its piece at this rung with this seed; None: nobody has begun it."""
         for piece in self.pieces:
@@ -315,6 +344,12 @@ class StudyRecord:
     def pieces(self) -> list[tuple[TrialRecord, PieceRecord]]:
         """All pieces, each with its trial."""
         return [(trial, piece) for trial in self.trials for piece in trial.pieces]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the values of its trials, those of the space first."""
+        values = dict.fromkeys(name for trial in self.trials for name in trial.values)
+        return [*dict.fromkeys(name for name in (*self.space, *values) if name in values)]
 
     @property
     def last_rung(self) -> int:
@@ -506,9 +541,9 @@ def _lives_of(worker: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
     if not isinstance(lives, list):
         return
     lives = lives[-MOST_LIVES:]
-    for number, life in enumerate(lives, 1):
+    for k, life in enumerate(lives, 1):
         if isinstance(life, list) and [type(moment) for moment in life] == [float, float]:
-            lasts = number == len(lives) and not worker.get("ended")
+            lasts = k == len(lives) and not worker.get("ended")
             yield life[0], life[1] + (_GRACE if lasts else 0.0)
 
 

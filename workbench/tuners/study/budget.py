@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from workbench.settings import SettingsError
 from workbench.units import duration
-from workbench.values import shown
+from workbench.values import plain, shown
 
 _TIME = re.compile(
     r"(?:(\d+(?:\.\d+)?)\s*h)?\s*(?:(\d+(?:\.\d+)?)\s*min)?\s*(?:(\d+(?:\.\d+)?)\s*s)?"
@@ -20,6 +20,7 @@ def budget_of(budget: object, method: str, least: float = 2) -> dict[str, float]
     """The budget in fits or seconds: {"fits": 8.0}, {"seconds": 7200.0}. SettingsError: it is
     neither, or has fewer than `least` fits.
     """
+    budget = plain(budget)
     if isinstance(budget, int | float) and type(budget) is not bool and math.isfinite(budget):
         if budget >= least and budget > 0:
             return {"fits": float(budget)}
@@ -51,6 +52,7 @@ def checked_count(
     value: object, name: str, method: str, least: int = 1, most: int | None = None
 ) -> int:
     """A count from `least` to `most`. SettingsError: it is none."""
+    value = plain(value)
     if type(value) is not int or value < least:
         raise SettingsError(f"{method}: {name}={shown(value)}: give a number of {least} or more.")
     if most is not None and value > most:

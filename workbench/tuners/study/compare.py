@@ -22,8 +22,8 @@ from workbench.tuners.study.verdict import (
     Verdict,
     is_better,
     judge,
+    noise_text,
     paired,
-    seed_noise,
     untrainable,
 )
 from workbench.units import counted, number
@@ -117,7 +117,7 @@ def verdict(record: StudyRecord) -> Verdict:
     tuned = [(label, best) for label, best in bests if best is not None]
     if len(tuned) < 2:
         lost = [f"; {_label(record, e.value)} cannot be trained" for e in entries if e.untrainable]
-        text = f"fewer than two values of {record.head.compare} have a whole fit yet"
+        text = f"fewer than two values of {record.head.compare} were trained to the end yet"
         return Verdict(text + "".join(lost), None)
     (label, best), *others = tuned
     against = [_between(record, label, best, other, trial) for other, trial in others]
@@ -145,10 +145,10 @@ def _between(
     differences, _ = paired(record, best, trial)
     pairs = tuple(filter(math.isfinite, differences))
     if not differences:
-        return Verdict(f"no fresh seeds of {value} and {other} yet", None)
+        return Verdict(f"{value} and {other} were not compared with fresh seeds yet", None)
     wins = sum(difference > 0 for difference in differences)
     if len(pairs) < 2:
-        text = f"{value} is better than {other} in {wins} of {counted(len(differences), 'pair')}"
+        text = f"{value} is better than {other} in {wins} of {counted(len(differences), 'seed')}"
         enough = len(differences) >= PAIRS
         return Verdict(text, wins == len(differences) if enough else None, pairs)
     mean, error = statistics.fmean(pairs), statistics.stdev(pairs) / math.sqrt(len(pairs))
@@ -158,14 +158,12 @@ def _between(
             f" {number(mean)} ± {number(error)}"
         )
         return Verdict(text, True, pairs)
-    noise = seed_noise(record)
-    against = "" if noise is None else f", noise of a seed {number(noise)}"
     which = "better" if mean > 0 else "worse"
     is_known = len(differences) >= PAIRS
-    judged = "no evidence" if is_known else "too few pairs"
+    judged = "no evidence" if is_known else "too few seeds"
     text = (
-        f"{judged}: {value} is {number(abs(mean))} {which} than {other} in"
-        f" {counted(len(differences), 'pair')}{against}"
+        f"{judged}: with {counted(len(differences), 'fresh seed')} {value} is {number(abs(mean))}"
+        f" {which} than {other} on average{noise_text(record)}"
     )
     return Verdict(text, False if is_known else None, pairs)
 

@@ -147,8 +147,8 @@ def _seeds(record: StudyRecord) -> Iterator[Advice]:
         best, record.last_rung
     )
     yield Advice(
-        f"Trial {best.number} is {number(difference)} better than the baseline. That may be chance,"
-        f" with {counted(len(fresh), 'fresh seed')} of {_GOOD}.",
+        f"Trial {best.number} was {number(difference)} better than the baseline when it was chosen."
+        f" {_GOOD} other seeds of both tell whether that was luck.",
         f"study.seeds({best.number}, {_GOOD})",
     )
 
@@ -183,16 +183,16 @@ def _noise(record: StudyRecord) -> Iterator[Advice]:
     gap = abs(values[_GOOD - 1] - values[0])
     if gap < noise:
         yield Advice(
-            f"The best {_GOOD} trials differ by {number(gap)}, less than the noise of a seed,"
-            f" {number(noise)}: more validation data or weight_averaging='ema' would tell them"
-            " apart."
+            f"The best {_GOOD} trials differ by {number(gap)}, less than one seed differs from"
+            f" another, {number(noise)}: more validation data or weight_averaging='ema' would tell"
+            " them apart."
         )
 
 
 def _unimportant(record: StudyRecord) -> Iterator[Advice]:
     for name, share in importance(record).items():
         if share.high < 0.05 and "." not in name:
-            yield Advice(f"{name} makes no difference beyond noise: leave it as it is.")
+            yield Advice(f"{name} makes no difference that is more than chance: leave it as it is.")
 
 
 def _without_lr(space: Space) -> Iterator[Advice]:
@@ -200,6 +200,6 @@ def _without_lr(space: Space) -> Iterator[Advice]:
     for name in ("batch_size", "optimizer"):
         if name in space.names and "lr" not in paths:
             yield Advice(
-                f"{name} is chosen at one lr, which fits one of its values best: put lr into the"
-                ' space, {"lr": "relative"}.'
+                f"All values of {name} are tried with one lr, which suits one of them best: put lr"
+                ' into the space, {"lr": "relative"}.'
             )

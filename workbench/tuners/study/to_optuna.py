@@ -66,7 +66,7 @@ def _attributes(trial: TrialRecord, end: PieceEnd) -> dict[str, Any]:
     attributes = {
         "trial": trial.number,
         "run": end.run,
-        "origin": trial.origin,
+        "origin": trial.source,
         "cause": end.cause,
         "values": dict(trial.values),
     }

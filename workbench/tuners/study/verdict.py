@@ -52,7 +52,7 @@ def judge(record: StudyRecord) -> Verdict:
     if best is None:
         return Verdict("no trial has a value yet", None)
     if baseline is None or record.whole(baseline) is None:
-        return Verdict("the bench's own settings have no value: nothing to compare with", None)
+        return Verdict("the baseline has no value: no trial can be compared with it", None)
     if best is baseline:
         return _of_present(record, baseline)
     differences, lost = paired(record, best, baseline)
@@ -61,28 +61,26 @@ def judge(record: StudyRecord) -> Verdict:
         return _without_numbers(best, differences, remedy)
     pairs = _bounded(differences)
     if len(pairs) < 2:
-        text, known = (
-            "there is one pair only",
-            pairs[0] if pairs else _chosen_by(record, best, baseline),
-        )
-        if not pairs:
-            text += ", the one that chose the trial"
-        return Verdict(f"{text}: trial {best.number} is {_by(known)}{remedy}", None, pairs)
+        if pairs:
+            text = f"is {_by(pairs[0])} with one fresh seed"
+        else:
+            text = f"was {_by(_chosen_by(record, best, baseline))} when it was chosen"
+        text = f"trial {best.number} {text}, which may be luck{remedy}"
+        return Verdict(text, None, pairs)
     mean, deviation = statistics.fmean(pairs), statistics.stdev(pairs)
     wins = sum(difference > 0 for difference in pairs)
     error = deviation / math.sqrt(len(pairs))
     if is_better(pairs):
         return Verdict(
-            f"adopt trial {best.number}: better in {wins} of {len(pairs)} seeds, by"
-            f" {number(mean)} ± {number(error)}",
+            f"adopt trial {best.number}: it is better than the baseline in {wins} of"
+            f" {len(pairs)} seeds, by {number(mean)} ± {number(error)}",
             True,
             pairs,
         )
-    noise = seed_noise(record)
-    against = f", noise of a seed {number(noise)}" if noise is not None else ""
-    text = f"trial {best.number} is {_by(mean)} in {counted(len(pairs), 'pair')}{against}"
+    text = f"with {len(pairs)} fresh seeds trial {best.number} is {_by(mean)} on average"
+    text += noise_text(record)
     if len(pairs) < PAIRS:
-        return Verdict(f"too few pairs: {text}{remedy}", None, pairs)
+        return Verdict(f"too few seeds: {text}{remedy}", None, pairs)
     return Verdict(f"no evidence: {text}", False, pairs)
 
 
@@ -92,9 +90,7 @@ def _of_present(record: StudyRecord, baseline: TrialRecord) -> Verdict:
     ends = [[p.end.status for p in trial.pieces if p.end is not None] for trial in others]
     ended = [*filter(None, ends)]
     if not ended:
-        return Verdict(
-            "no other trial has ended yet: nothing was compared with the present settings", None
-        )
+        return Verdict("no other trial has ended yet: nothing was compared with the baseline", None)
     lost = sum("completed" not in statuses for statuses in ended)
     failed = f", {lost} of which could not be trained" if lost else ""
     return Verdict(
@@ -119,12 +115,15 @@ def _chosen_by(record: StudyRecord, best: TrialRecord, baseline: TrialRecord) ->
 def _without_numbers(best: TrialRecord, differences: list[float], remedy: str) -> Verdict:
     """The verdict where in each pair one of the two cannot be trained."""
     pairs, wins = len(differences), sum(difference > 0 for difference in differences)
-    text = (
-        f"the present settings cannot be trained with {wins} of"
-        f" {counted(pairs, 'fresh seed')}, trial {best.number} with {pairs - wins}"
+    trained = {f"trial {best.number}": wins, "the baseline": pairs - wins}
+    seeds = counted(pairs, "fresh seed")
+    text = " and ".join(
+        f"with {count} of {seeds} only {name} could be trained"
+        for name, count in trained.items()
+        if count
     )
     if pairs < PAIRS:
-        return Verdict(f"too few pairs: {text}{remedy}", None)
+        return Verdict(f"too few seeds: {text}{remedy}", None)
     if wins == pairs:
         return Verdict(f"adopt trial {best.number}: {text}", True)
     return Verdict(f"no evidence: {text}", False)
@@ -132,8 +131,8 @@ def _without_numbers(best: TrialRecord, differences: list[float], remedy: str) -
 
 def _by(difference: float) -> str:
     if difference == 0:
-        return "as good as the present settings"
-    return f"{number(abs(difference))} {'better' if difference > 0 else 'worse'}"
+        return "as good as the baseline"
+    return f"{number(abs(difference))} {'better' if difference > 0 else 'worse'} than the baseline"
 
 
 def paired(
@@ -186,6 +185,14 @@ def seed_noise(record: StudyRecord) -> float | None:
     return math.sqrt(squares / freedom) if freedom else None
 
 
+def noise_text(record: StudyRecord) -> str:
+    """What is said of the noise of a seed behind a difference; "": it is unknown."""
+    noise = seed_noise(record)
+    if noise is None:
+        return ""
+    return f", and one seed differs from another by about {number(noise)}"
+
+
 def pairs_wanted(record: StudyRecord, fits_left: float = math.inf) -> int:
     """How many pairs of fresh seeds the study means to train. fits_left: about how many whole fits
     a budget in time still holds.
@@ -225,9 +232,8 @@ def enough(record: StudyRecord) -> str | None:
     if best is not baseline and len(paired(record, best, baseline)[0]) < pairs_wanted(record):
         return None
     return (
-        f"another bracket of {bracket_cost(record):.1f} fits would gain about"
-        f" {number(_gain(record))}, which is below the noise of a seed,"
-        f" {number(seed_noise(record) or 0.0)}"
+        f"another {bracket_cost(record):.1f} fits would gain about {number(_gain(record))}, less"
+        f" than one seed differs from another, {number(seed_noise(record) or 0.0)}"
     )
 
 

@@ -15,14 +15,12 @@ from workbench.plots.downsample import downsample
 from workbench.plots.studies.study import Axis1D, StudyData, TrialPoint
 from workbench.runs.printable import printable
 from workbench.runs.study.record import StudyRecord, TrialRecord
-from workbench.settings.space import TIMES_FOUND, Choice, Dimension, Float, Int, Space
+from workbench.settings.space import TIMES_FOUND, Choice, Dimension, Float, Int, Space, text_of
 from workbench.tuners.study.charts import curve, study_data
 from workbench.tuners.study.compare import verdict
 from workbench.tuners.study.verdict import seed_noise
-from workbench.ui import format
 from workbench.ui.canvas.study.calls import CALLS, is_call
 from workbench.ui.canvas.transport.messages import cut
-from workbench.values import value_text
 
 TRIALS = 300
 """The most trials that are sent, besides the best and the baseline: the newest."""
@@ -100,7 +98,7 @@ class Describer:
         data = study_data(record, curves=False)
         judged = verdict(record)
         words = [word for word in self._study.words() if word[0] != judged.text]
-        names = [*dict.fromkeys(name for t in record.trials for name in t.values)][:_NAMES]
+        names = record.names[:_NAMES]
         space = Space.from_record(record.space, record.priors)
         points = {point.number: point for point in data.trials}
         sent = _sent(record, TRIALS)
@@ -252,10 +250,10 @@ def _trial(record: StudyRecord, trial: TrialRecord, names: Sequence[str], lives:
     runs = [piece.run for piece in trial.pieces if piece.run]
     return {
         "number": trial.number,
-        "from": cut(printable(trial.origin), _SHORT),
+        "from": cut(printable(trial.source), _SHORT),
         "why": cut(printable(trial.why), _CODE),
         "values": [
-            cut(printable(_value_text(values[name])), _SHORT) if name in values else ""
+            cut(printable(text_of(values[name])), _SHORT) if name in values else ""
             for name in names
         ],
         "fresh": fresh[:8],
@@ -268,18 +266,6 @@ def _trial(record: StudyRecord, trial: TrialRecord, names: Sequence[str], lives:
         "cost": round(sum(piece.spent for piece in trial.pieces), 4),
         "seconds": round(sum(p.end.seconds for p in trial.pieces if p.end is not None)),
     }
-
-
-def _value_text(value: Any) -> str:
-    """A value as the table shows it: "0.0032", "gelu", "sgd(momentum=0.9)"."""
-    if isinstance(value, float) and math.isfinite(value):
-        return format.rate(value)
-    if isinstance(value, Mapping) and len(value) == 1:
-        ((choice, arguments),) = value.items()
-        if isinstance(arguments, Mapping):
-            named = [f"{key}={_value_text(argument)}" for key, argument in arguments.items()]
-            return f"{choice}({', '.join(named)})"
-    return value if isinstance(value, str) else value_text(value)
 
 
 def _fresh(trial: TrialRecord) -> int:
