@@ -290,7 +290,7 @@ def test_a_study_is_changed_while_it_runs(bench: wb.Workbench, started: list[lis
     add_trial(study.path, TrialProposal(1, {"lr": 0.001}, "baseline"))
     study.add(lr=3e-3, width=32)
     study.stop(1)
-    study.space(lr=(1e-3, 0.3))
+    study.space({"lr": (1e-3, 0.3)})
     study.more(4)
     study.seeds(1, 3)
     study.repeat(1)
@@ -318,6 +318,7 @@ def test_a_study_is_changed_while_it_runs(bench: wb.Workbench, started: list[lis
         (lambda study: study.add(width="32"), "give a number"),
         (lambda study: study.add(lr=-1.0), "lr=-1.0"),
         (lambda study: study.add(), "give its values"),
+        (lambda study: study.add(3e-3), "study.add(0.003): give it by name"),
         (lambda study: study.add(max_epochs=100), "all trials of a study have one length"),
         (lambda study: study.add(seed=7), "since luck would win"),
         (lambda study: study.add(optimizer="adamww"), "adamww"),

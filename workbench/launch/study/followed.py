@@ -204,17 +204,19 @@ class FollowedStudy:
 
     # -- change
 
-    def space(self, **ranges: Any) -> None:
-        """Change ranges, or add what is searched: `study.space(lr=(1e-3, 0.3))`. Trials from now on
-        come from the new space.
+    def space(self, space: Mapping[str, Any] | None = None, /, **ranges: Any) -> None:
+        """Change ranges, or add what is searched: `study.space(lr=(1e-3, 0.3))`, or a dict of them.
+        Trials from now on come from the new space.
         """
-        self._change("space", {"space": self._with_ranges(ranges).to_record()})
+        named = _named(space, ranges, "space", "lr=(1e-3, 0.3)")
+        self._change("space", {"space": self._with_ranges(named).to_record()})
 
-    def add(self, **values: Any) -> None:
-        """Add a trial with these values: `study.add(lr=3e-3)`. It is the next one, and is trained
-        beyond the budget.
+    def add(self, trial: Mapping[str, Any] | None = None, /, **values: Any) -> None:
+        """Add a trial with these values: `study.add(lr=3e-3)`, or a dict of them, as
+        `study.settings` is one. It is the next one, and is trained beyond the budget.
         """
-        self._change("add", {"values": self._checked(values)})
+        named = _named(trial, values, "add", "lr=3e-3")
+        self._change("add", {"values": self._checked(named)})
 
     def stop(self, trial: int | None = None) -> None:
         """Stop a trial: `study.stop(7)`. None: end the study; the trials that train stop at their
@@ -277,8 +279,6 @@ class FollowedStudy:
     def _with_ranges(self, ranges: Mapping[str, Any]) -> Space:
         """Its space with these ranges; SettingsError for what is no range."""
         record = self.record
-        if not ranges:
-            raise SettingsError("study.space(): give a range, study.space(lr=(1e-3, 0.3)).")
         base, build = self._base()
         present = Space.from_record(record.space, record.priors)
         changed = present.with_ranges(Space.parse(dict(ranges), base, build))
@@ -292,8 +292,6 @@ class FollowedStudy:
 
     def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values of a trial by hand; SettingsError for one that a space could not have."""
-        if not values:
-            raise SettingsError("study.add(): give its values, study.add(lr=3e-3).")
         base, build = self._base()
         present = {**base.model_dump(), **build}
         settings = {name: plain(value) for name, value in values.items() if name not in build}
@@ -360,3 +358,18 @@ class FollowedStudy:
         settings = {name: base[name] for name in base if name in Settings.model_fields}
         build = {name: base[name] for name in base if name not in settings}
         return recorded_settings(settings), build
+
+
+def _named(
+    given: Mapping[str, Any] | None, keywords: Mapping[str, Any], method: str, example: str
+) -> dict[str, Any]:
+    """What a method was given by name, as keywords or as a dict. SettingsError: nothing was."""
+    if given is not None and not isinstance(given, Mapping):
+        raise SettingsError(
+            f"study.{method}({shown(given)}): give it by name, study.{method}({example})."
+        )
+    named = {**(given or {}), **keywords}
+    if not named:
+        what = "its values" if method == "add" else "a range"
+        raise SettingsError(f"study.{method}(): give {what}, study.{method}({example}).")
+    return named

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.runs.study.record import StudyRecord, TrialProposal, TrialRecord
-from workbench.settings.space import TIMES_FOUND, Choice, Int, Space
+from workbench.settings.space import Choice, Int, Space, text_of
 from workbench.tuners.study.brackets import ranked
 from workbench.tuners.study.model import expected_gains
 from workbench.tuners.study.priors import Prior
-from workbench.units import rate
 
 Array = NDArray[np.float64]
 _EVEN = 1 / 5
@@ -209,14 +208,8 @@ def _is_new(space: Space, point: Array, earlier: Array, record: StudyRecord) -> 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """What a trial changes of another one, in words."""
     changed = [
-        f"{name} {_text(before.get(name))} → {_text(value)}"
+        f"{name} {text_of(before.get(name))} → {text_of(value)}"
         for name, value in after.items()
         if before.get(name) != value
     ]
     return ", ".join(changed)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Mapping) and TIMES_FOUND in value:
-        return f"{rate(value[TIMES_FOUND])}×"
-    return rate(value) if isinstance(value, float) else str(value)
