@@ -20,7 +20,7 @@ from workbench.events import Called
 from workbench.launch.study import local
 from workbench.launch.study.logs import last_words
 from workbench.runs.folder.alive import identity
-from workbench.runs.study.record import PieceEnd, StudyRecord, TrialProposal
+from workbench.runs.study.record import PieceEnd, StudyRecord, TrialProposal, TrialRecord
 from workbench.runs.study.tidy import KEPT, remove_weights
 from workbench.runs.study.write import add_trial, claim
 
@@ -55,13 +55,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ({"limits": {"memory": 3}}, "limits has 'memory'"),
         ({"limits": {"parameters": -1}}, "give a number above 0"),
         ({"limits": {"parameters": 20}}, "its 74 parameters are more than"),
-        ({"limits": {"parameters": 80}, "width": 16}, "its 146 parameters are more than"),
-        ({"width": "8"}, "net(width='8', dropout=0.1) raises TypeError"),
-        ({"space": {"width": ["4", "16"]}}, "space: width='4': net(width='4', dropout=0.1) raises"),
-        (
-            {"space": {"dropout": (0.0, 1.5)}},
-            "space: dropout=1.5: net(width=8, dropout=1.5) raises",
-        ),
+        ({"width": "8"}, "study: width='8' is a text, and 8 in the bench: give a number"),
+        ({"space": {"width": ["4", "16"]}}, "space: width='4' is a text, and 8 in the bench"),
         ({"name": "a b"}, "name='a b': give letters"),
         ({"monitor": "val_los"}, "Did you mean 'val_loss'?"),
         ({"monitor": "val_acc", "save_top_k": 0}, "there is no such metric"),
@@ -97,20 +92,6 @@ def test_bad_input_is_refused_before_anything_starts(
         bench.study(**{"space": ["lr"], **arguments})
     assert not started
     assert not [*bench.root.glob("studies/*")]
-
-
-def of_heads(width: int = 8, heads: int = 2) -> nn.Module:
-    assert width % heads == 0
-    return nn.Linear(6, 2)
-
-
-def test_a_value_that_fits_some_of_the_others_is_searched(
-    tmp_path: Path, started: list[list[str]]
-) -> None:
-    with study_parts.bench(tmp_path, of_heads) as bench:
-        bench.study({"width": [8, 12], "heads": [2, 3]})
-        with pytest.raises(wb.SettingsError, match=r"space: heads=7: .* raises AssertionError"):
-            bench.study({"width": [8, 12], "heads": [2, 7]})
 
 
 def test_a_metric_whose_name_does_not_say_what_is_better(
@@ -323,15 +304,11 @@ def test_a_study_is_changed_while_it_runs(bench: wb.Workbench, started: list[lis
         (lambda study: study.add(seed=7), "since luck would win"),
         (lambda study: study.add(optimizer="adamww"), "adamww"),
         (lambda study: study.add(width=nn.ReLU()), "width="),
-        (
-            lambda study: study.add(width=-2),
-            "study.add(width=-2): net(width=-2, dropout=0.1) raises",
-        ),
-        (lambda study: study.space(width=["4", "8"]), "space: width='4': net(width='4'"),
+        (lambda study: study.space(width=["4", "8"]), "width='4' is a text"),
         (lambda study: study.space(optimizer=["adamww", "sgd"]), "did you mean 'adamw'"),
         (
             lambda study: study.export("a.py", trial="best"),
-            "study.export('best'): it has no trials",
+            "study.export(…, trial='best'): it has no trials",
         ),
         (lambda study: study.stop(9), "it has no trials yet"),
         (lambda study: study.more("1h"), "its budget is 8 fits"),
@@ -504,6 +481,8 @@ def test_a_best_value_of_zero_and_the_rate_that_was_found_are_shown(
     assert head.split()[:3] == ["trial", "from", "lr"]
     assert first.split() == "1 by hand 0.0021 0 whole completed 0 1".split()
     assert second.split() == "2 whole space 1.5× 0 whole interrupted".split()
+    # a record may come from a stranger
+    assert "\x1b" not in repr(TrialRecord(3, {"act": "\x1b[2J"}, "even"))
 
 
 def test_weights_of_all_but_the_best_go_at_the_end(tmp_path: Path) -> None:

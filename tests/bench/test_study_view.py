@@ -79,7 +79,7 @@ def test_its_page_has_the_best_trial_first_and_no_markup_of_others(study: wb.Stu
 
 
 def test_a_script_needs_a_whole_fit(study: wb.Study) -> None:
-    with pytest.raises(wb.SettingsError, match=r"export\(99\): its trials are 1 to 12"):
+    with pytest.raises(wb.SettingsError, match=r"export\(…, trial=99\): its trials are 1 to 12"):
         study.export("train.py", trial=99)
     with pytest.raises(ExportError, match="which trial 3 does not have yet"):
         study.export("train.py", trial=3)

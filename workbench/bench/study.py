@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import shutil
@@ -15,8 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from workbench.bench.study_arguments import refuse_unbuildable, unbuildable
-from workbench.bench.study_start import TrialBench, keep, open_start
+from workbench.bench.study_start import TrialBench, keep
 from workbench.bench.study_view import StudyView, TrialRows
 from workbench.export.source.capture import CallSite
 from workbench.launch.study import local
@@ -36,14 +34,12 @@ from workbench.runs.study.record import (
 from workbench.runs.study.write import new_study
 from workbench.runs.tables.run_list import RunList
 from workbench.settings import SettingsError
-from workbench.settings.space import Space, assigned
-from workbench.task.build import Build
+from workbench.settings.space import assigned
 from workbench.tuners.study.budget import budget_text, checked_count
 from workbench.tuners.study.compare import compared, verdict
 from workbench.tuners.study.next import AdviceList, advice
 from workbench.tuners.study.verdict import Verdict
 from workbench.units import counted, number
-from workbench.values import shown
 
 _ASKED = (
     "code",
@@ -280,32 +276,6 @@ class Study(StudyView):
 
     # -- change
 
-    def _with_ranges(self, ranges: Mapping[str, Any]) -> Space:
-        space = super()._with_ranges(ranges)
-        if recipe := self._recipe():
-            refuse_unbuildable(*recipe, space)
-        return space
-
-    def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        checked = super()._checked(values)
-        if recipe := self._recipe():
-            build, present = recipe
-            chosen, _ = build.split(checked)
-            if why := unbuildable(build, {**present, **chosen}):
-                call = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
-                raise SettingsError(f"study.add({call}): {why}.")
-        return checked
-
-    def _recipe(self) -> tuple[Build, dict[str, Any]] | None:
-        """The function that makes the models, and the bench's values of its parameters; None: there
-        is none, or it cannot be unpacked here.
-        """
-        with contextlib.suppress(OSError, ImportError, RuntimeError):
-            recipe = open_start(self.path, trust=self._trust).recipe
-            if recipe.build is not None:
-                return recipe.build, {**recipe.build.defaults, **recipe.values}
-        return None
-
     def work(self, workers: int | None = None) -> None:
         """Start workers on this machine: None: as many as it began with, or one."""
         count = max(1, self._workers)
@@ -349,7 +319,8 @@ def _ended(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> str:
     seed = f", seed {piece.seed}" if piece.seed else ""
     value = "" if piece.end.value is None else f"  {record.head.monitor} {number(piece.end.value)}"
     cause = f"  {piece.end.cause}" if piece.end.cause else ""
-    return f"trial {trial.number} ({values}{seed}) {piece.end.status}{value}{cause}"
+    text = f"trial {trial.number} ({values}{seed}) {piece.end.status}{value}{cause}"
+    return printable(text, lines=True)
 
 
 def of_name(root: Path, head: StudyHead) -> tuple[Path | None, str]:

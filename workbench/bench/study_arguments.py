@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from workbench.instruments.memory import is_out_of_memory
 from workbench.metric_mode import Mode, known_mode
-from workbench.runs.printable import printable
 from workbench.settings import Settings, SettingsError
 from workbench.settings.space import Choice, Space
-from workbench.task.build import Build
-from workbench.task.protocol import Task
 from workbench.techniques import limits
 from workbench.tuners.study.brackets import trials_within
 from workbench.tuners.study.verdict import pairs_within
@@ -35,44 +30,9 @@ _BRACKETS = 3.5
 """The whole fits from which on a budget has room for a bracket beside the first trial."""
 
 
-def refuse_unbuildable(build: Build, present: Mapping[str, Any], space: Space) -> None:
-    """Raise SettingsError where the function can make no model of the present values of its
-    parameters; or of an end of a range, or a value of a choice, whatever the other values are.
-    """
-    if why := unbuildable(build, present):
-        raise SettingsError(f"study: {why}.")
-    points = [space.values([unit] * len(space.dimensions)) for unit in (0.0, 0.5, 1.0)]
-    beside = [{name: v for name, v in point.items() if name in present} for point in points]
-    for dimension in space.dimensions:
-        if dimension.name not in present:
-            continue
-        for value in dimension.extremes:
-            calls = [{**present, **others, dimension.name: value} for others in ({}, *beside)]
-            errors = itertools.takewhile(bool, (unbuildable(build, call) for call in calls))
-            whys = [*errors]
-            if len(whys) == len(calls):
-                raise SettingsError(
-                    f"space: {dimension.name}={shown(value)}: {whys[0]}. Leave it out."
-                )
-
-
-def unbuildable(build: Build, values: Mapping[str, Any]) -> str:
-    """Why the function can make no model of these values; "": it can, or memory ran out, which is
-    a result of a trial.
-    """
-    try:
-        build.sketch(values)
-    except Exception as error:  # noqa: BLE001 - code of the user may raise anything
-        if not is_out_of_memory(error):
-            text = printable(str(error)).rstrip(".")
-            return f"{build.call(values)} raises {type(error).__name__}: {text}"
-    return ""
-
-
-def refuse_above(limits: Mapping[str, float], model: Any) -> None:
+def refuse_above(limits: Mapping[str, float], parameters: int) -> None:
     """Raise SettingsError where the bench's own model, the first trial, is above a limit."""
-    network = model.model if isinstance(model, Task) else model
-    if why := above(limits, sum(parameter.numel() for parameter in network.parameters())):
+    if why := above(limits, parameters):
         raise SettingsError(
             f"study: the bench's own model is the first trial, and its {why}. Give a higher limit,"
             " or a smaller model to the bench."

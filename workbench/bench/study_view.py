@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ class TrialRows(list[dict[str, Any]]):
     def __repr__(self) -> str:
         names = [*dict.fromkeys(name for row in self for name in row)]
         cells = [[_cell(name, row.get(name)) for name in names] for row in self]
-        return text_table([names, *cells]) if cells else "no rows yet"
+        return text_table([names, *cells]) if cells else "no rows"
 
 
 def _cell(name: str, value: Any) -> str:
@@ -50,7 +50,7 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if name == "length":
         return fit_length(value)
-    if name == "settings":
+    if name == "settings" and isinstance(value, Mapping):
         return assigned(value)
     return number(value) if isinstance(value, float) else text_of(value)
 
@@ -128,7 +128,9 @@ class StudyView(FollowedStudy):
                     " alone."
                 )
             return self._write_page(file)
-        chosen = record.best if trial is None else record.trial(self._trial(trial, "export"))
+        chosen = (
+            record.best if trial is None else record.trial(self._trial(trial, "export(…, trial="))
+        )
         end = None if chosen is None else chosen.end(record.last_rung)
         if chosen is None or end is None or end.status != "completed":
             which = "no trial has" if trial is None else f"trial {trial} does not have"

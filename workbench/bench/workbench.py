@@ -48,7 +48,6 @@ from workbench.bench.study_arguments import (
     recorded_base,
     recorded_length,
     refuse_above,
-    refuse_unbuildable,
     rungs_of,
 )
 from workbench.bench.study_start import TrialBench, data_of, identity_of, length_of
@@ -92,7 +91,7 @@ from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, SettingsError, lists_keywords
 from workbench.settings.kwargs import OtherKwargs, SettingsKwargs
 from workbench.settings.optimizers import is_named
-from workbench.settings.space import OPTIMIZER, Choice, Space
+from workbench.settings.space import OPTIMIZER, Choice, Space, refuse_text
 from workbench.settings.spellings import attribute_hint
 from workbench.task import ranks
 from workbench.task.build import Build
@@ -559,7 +558,10 @@ class Workbench(TrialBench):
         judging = chosen.replace(monitor=metric, monitor_mode=mode, save_top_k=1)
         refuse_unreported_monitor(self._task, judging)
         parameters = {} if self._recipe.build is None else self._recipe.build.defaults
-        built = {**parameters, **self._recipe.values, **values}
+        present_values = {**parameters, **self._recipe.values}
+        for parameter, value in values.items():
+            refuse_text("study", parameter, value, present_values.get(parameter))
+        built = {**present_values, **values}
         budgeted = budget_of(budget, "study")
         fixed = {**values, **overrides}
         present = chosen
@@ -568,9 +570,6 @@ class Workbench(TrialBench):
             present = chosen.replace(optimizer="adamw")  # the same one, by its name
         searched = Space.parse(space, present, built, fits=budgeted.get("fits"), fixed=fixed)
         self._refuse_optimizers(searched, chosen)
-        build = self._recipe.build
-        if build is not None:
-            refuse_unbuildable(build, built, searched)
         fits = budgeted.get("fits")
         pairs = None if seeds is None else checked_count(seeds, "seeds", "study", most=MOST_SEEDS)
         comparing = checked_compare(compare, searched, fits, pairs)
@@ -584,11 +583,8 @@ class Workbench(TrialBench):
         if fits is not None and (doubt := searched.too_many(fits, comparing)):
             warnings.warn(doubt, stacklevel=2)
         limits_by_name = checked_limits(limits)
-        if limits_by_name:
-            model = self._task.model
-            if build is not None and not self._recipe.has(built):
-                model = build.sketch(built)["model"]
-            refuse_above(limits_by_name, model)
+        if self._recipe.has(values):
+            refuse_above(limits_by_name, self.summary.parameters)
         count = checked_count(workers, "workers", "study", least=0)
         epochs_or_updates = recorded_length(chosen)
         length = length_of(self, chosen)

@@ -99,11 +99,6 @@ class Dimension:
         """The value at this number from 0 to 1."""
         raise NotImplementedError
 
-    @property
-    def extremes(self) -> tuple[Any, ...]:
-        """The ends of a range, or all values of a choice."""
-        return self.value(0.0), self.value(1.0)
-
     def unit(self, value: Any) -> float | None:
         """The number from 0 to 1 of a value; None: it is not in the range."""
         raise NotImplementedError
@@ -172,11 +167,6 @@ class Choice(Dimension):
     """Whether sequences among the values are tuples, which a record keeps as lists."""
 
     @property
-    def extremes(self) -> tuple[Any, ...]:
-        """All its values."""
-        return self.choices
-
-    @property
     def ordered(self) -> bool:
         """Whether the values are rising numbers, after a None at most."""
         numbers = [choice for choice in self.choices if choice is not None]
@@ -213,9 +203,19 @@ def text_of(value: Any) -> str:
         if name == TIMES_FOUND:
             return f"{text_of(inner)}×"
         if isinstance(inner, Mapping):
-            named = [f"{key}={text_of(argument)}" for key, argument in inner.items()]
-            return f"{name}({', '.join(named)})"
+            return f"{name}({assigned(inner)})"
     return value if isinstance(value, str) else value_text(value)
+
+
+def refuse_text(call: str, name: str, value: Any, present: Any) -> None:
+    """Raise SettingsError for a text where the bench has a number: the model's function would fail,
+    or take it for something else. call: what a user wrote around the value.
+    """
+    if isinstance(value, str) and type(present) in (int, float):
+        raise SettingsError(
+            f"{call}: {name}={shown(value)} is a text, and {shown(present)} in the bench: give a"
+            " number."
+        )
 
 
 def assigned(values: Mapping[str, Any]) -> str:
@@ -645,6 +645,7 @@ class _Parser:
                     f"space: {name}={shown(value)}: a study's record holds numbers, texts, booleans"
                     " and None. Give a name, from which the model's function makes the object."
                 )
+            refuse_text("space", name, value, self.build.get(name))
 
     def _of_name(self, full_name: str, name: str) -> Dimension:
         """The dimension of a name alone: around what was found, or around the present value."""

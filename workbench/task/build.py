@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from workbench.task import rng
@@ -135,16 +132,6 @@ class Build:
                 ' {"model": model, "optimizer": …} with other arguments of the bench.'
             )
         return dict(result)
-
-    def sketch(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What `make` returns, with a model on the meta device, which has no memory, where the
-        function can make one there. It raises the errors of `make`.
-        """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the real call says them
-            with contextlib.suppress(Exception), torch.device("meta"):
-                return self.make(values, 0)
-            return self.make(values, 0)
 
     def call(self, values: Mapping[str, Any]) -> str:
         """The call as code, as messages show it."""

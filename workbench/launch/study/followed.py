@@ -16,7 +16,7 @@ from workbench.runs.printable import printable
 from workbench.runs.study.record import LIMITS, MOST_SEEDS, Change, ChangeKind, Limits, StudyRecord
 from workbench.runs.study.write import change
 from workbench.settings import Settings, SettingsError, recorded_settings
-from workbench.settings.space import OPTIMIZER, Choice, Space
+from workbench.settings.space import OPTIMIZER, Choice, Space, refuse_text
 from workbench.tuners.study.budget import budget_of, budget_text, checked_count
 from workbench.tuners.study.compare import verdict
 from workbench.tuners.study.next import advice
@@ -225,7 +225,7 @@ class FollowedStudy:
         if trial is None:
             self._change("end", {}, works=False)
         else:
-            self._change("stop", {"trial": self._trial(trial, "stop")}, works=False)
+            self._change("stop", {"trial": self._trial(trial, "stop(")}, works=False)
 
     def more(self, budget: float | str | timedelta) -> None:
         """Add to its budget, in its unit: `study.more(4)`, `study.more("1h")`."""
@@ -243,11 +243,11 @@ class FollowedStudy:
         beyond the budget.
         """
         count = checked_count(n, "n", "study.seeds", most=MOST_SEEDS)
-        self._change("seeds", {"trial": self._trial(trial, "seeds"), "n": count})
+        self._change("seeds", {"trial": self._trial(trial, "seeds("), "n": count})
 
     def repeat(self, trial: int) -> None:
         """Train a trial once more, as a new trial: the same values and seed, beyond the budget."""
-        self._change("repeat", {"trial": self._trial(trial, "repeat")})
+        self._change("repeat", {"trial": self._trial(trial, "repeat(")})
 
     def pause(self) -> None:
         """Begin no more trials until `resume()`; those that train go on to their end."""
@@ -268,12 +268,13 @@ class FollowedStudy:
     def _needs_worker(self) -> None:
         """Called when a change was left that a worker has to carry out."""
 
-    def _trial(self, trial: int, method: str) -> int:
+    def _trial(self, trial: int, call: str) -> int:
+        """The number of a trial that there is. call: what a user wrote before it."""
         trial = plain(trial)
         numbers = [known.number for known in self.record.trials]
         if trial not in numbers or type(trial) is not int:
             known = f"its trials are 1 to {max(numbers)}" if numbers else "it has no trials yet"
-            raise SettingsError(f"study.{method}({shown(trial)}): {known}.")
+            raise SettingsError(f"study.{call}{shown(trial)}): {known}.")
         return trial
 
     def _with_ranges(self, ranges: Mapping[str, Any]) -> Space:
@@ -302,12 +303,7 @@ class FollowedStudy:
                 continue
             if name in present and type(value) is type(present[name]) and value == present[name]:
                 continue
-            in_bench = present.get(name)
-            if isinstance(value, str) and type(in_bench) in (int, float):
-                raise SettingsError(
-                    f"study.add({name}={shown(value)}): it is {shown(in_bench)} in the bench: give"
-                    " a number."
-                )
+            refuse_text("study.add", name, value, present.get(name))
             try:
                 Space.parse({name: [present.get(name), value]}, base, build)
             except SettingsError as error:

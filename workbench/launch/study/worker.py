@@ -436,7 +436,7 @@ def _run_below(trial: TrialRecord, piece: PieceRecord) -> str:
 def _shown(trial: TrialRecord, piece: Piece) -> str:
     seed = f", seed {piece.seed}" if piece.seed else ""
     again = f", continues {piece.continues}" if piece.continues else ""
-    return f"{assigned(trial.values) or trial.source}{seed}{again}"
+    return printable(f"{assigned(trial.values) or trial.source}{seed}{again}")
 
 
 def _other_versions(made_with: Mapping[str, str]) -> list[str]:

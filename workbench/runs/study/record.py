@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from workbench.runs.folder.files import Folder
 from workbench.runs.folder.ids import is_id
+from workbench.runs.printable import printable
 from workbench.settings.space import Space, assigned, tuples
 from workbench.units import counted, number
 from workbench.values import is_plain, shown
@@ -233,17 +234,18 @@ class TrialRecord:
         end = None if last is None else last.end
         values = assigned(self.absolute(end)) or self.source
         if end is None:
-            return f"trial {self.number} ({values}): it has not ended yet"
+            return printable(f"trial {self.number} ({values}): it has not ended yet")
         value = end.status if end.value is None else f"value {number(end.value)}"
         run = f" in run {end.run}" if end.run else ""
         seeds = ", ".join(map(str, sorted({piece.seed for piece in ended})))
-        return f"trial {self.number} ({values}): {value}{run}, seeds: {seeds}"
+        return printable(f"trial {self.number} ({values}): {value}{run}, seeds: {seeds}")
 
     @property
     def source(self) -> str:
         """Where its values come from, in words."""
         # one that is trained whole at once keeps the origin of its values in `why`
-        origin = self.why.partition(":")[0] if self.origin == "whole" else self.origin
+        whole = self.origin == "whole" and self.why
+        origin = self.why.partition(":")[0] if whole else self.origin
         kind, _, trial = origin.partition(" ")
         return f"{_SOURCES.get(kind, kind)} {trial}".rstrip()
 
