@@ -62,7 +62,8 @@ def test_a_trial_that_trains_whole_goes_on_from_rung_to_rung_before_all_others()
     for rung in range(3):
         action = plan(record)
         run = record.trial(1).end(rung - 1).run if rung else None
-        assert action == Train(1, action.values, 0, rung, run) if rung else action.rung == 0
+        if rung:
+            assert action == Train(1, action.values, 0, rung, run)
         record, _ = begun(record, action)
         assert plan(record).proposal.origin == "found"  # another worker does not wait for it
         record = ended(record, 1, 0, rung, 2.0)
@@ -187,6 +188,16 @@ def test_no_fresh_seed_is_trained_for_which_its_pair_has_no_budget():
         record = finished(study(fits, rungs=(1.0,), seeds=3))
         seeds = {t.number: {p.seed for p in t.pieces} for t in record.trials}
         assert seeds[record.best.number] == seeds[1]
+
+
+def test_fits_that_no_verdict_needs_are_spent_on_trials():
+    """Where the baseline is the best one, there are no fresh seeds to train."""
+    best_is_first = lambda values, seed, rung: float(values["lr"] != 1e-3)  # noqa: E731
+    record = finished(study(8, seeds=3), best_is_first)
+    assert record.best is record.baseline
+    assert record.spent > 7
+    more = finished(changed(record, "more", fits=1.0), best_is_first)
+    assert more.spent > record.spent + 0.5
 
 
 def test_random_values_are_seldom_adopted():

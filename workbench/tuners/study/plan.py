@@ -105,6 +105,8 @@ def plan(record: StudyRecord, elapsed: float = 0.0) -> Action:
     why = why_untrainable(record) or enough(record)
     if why is None and all_tried(record) and fits_left >= 1 - _SLACK:
         why = "all settings of the space were tried"
+    if why is None and record.head.compare and fits_left >= 1 - _SLACK:
+        why = f"the {fits_left:.1f} fits that are left are too few for one more fit of each value"
     return Ended(why or f"the budget of {budget_text(record.budget)} is used")
 
 
@@ -175,6 +177,10 @@ def _actions(record: StudyRecord, fits_left: float) -> Iterator[Action]:
     if exhausted:
         yield from _leftovers(record, free)
         yield from _for_verdict(record, free, PAIRS if record.head.seeds is None else pairs)
+    elif record.best is record.baseline and not _pending(record):
+        # nothing is to be judged, so the fits for fresh seeds are free
+        yield from _leftovers(record, free)
+        yield from _whole(record, free)
 
 
 def _of_values(record: StudyRecord, fits_left: float) -> Iterator[Action]:
