@@ -366,6 +366,6 @@ def _named(
         )
     named = {**(mapping or {}), **keywords}
     if not named:
-        what = "its values" if method == "add" else "a range"
-        raise SettingsError(f"study.{method}(): give {what}, study.{method}({example}).")
+        needed = "its values" if method == "add" else "a range"
+        raise SettingsError(f"study.{method}(): give {needed}, study.{method}({example}).")
     return named
