@@ -71,6 +71,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ({"space": {"width": [4, 8]}, "compare": "lr"}, "compare='lr': .* give one of 'width'"),
         ({"space": {"width": [4, 8]}, "compare": "width", "budget": 3}, "give budget=4"),
         (
+            {"space": {"width": [4, 8], "lr": ...}, "compare": "width", "budget": 4},
+            "besides a search: give budget=5",
+        ),
+        (
             {"space": {"width": [4, 8]}, "compare": "width", "budget": 6, "seeds": 3},
             "each with 2 fits at least and seeds=3: give budget=10",
         ),

@@ -99,9 +99,11 @@ def checked_compare(name: object, space: Space, fits: float | None, seeds: int |
             f"study: compare={shown(name)}: values are compared of a setting for which the space"
             f" has several to choose from: give {known}."
         )
-    least = len(choices[name]) * (2 + (seeds or 0))
+    searched = any(d.path[-1] in ("lr", "batch_size") for d in space.dimensions)
+    least = len(choices[name]) * (2 + (seeds or 0)) + searched
     if fits is not None and fits < least:
         beside = f" and seeds={seeds}" if seeds else ""
+        beside += ", besides a search" if searched else ""
         fewer = ", or fewer seeds" if seeds else ""
         raise SettingsError(
             f"study: budget={fits:g}: compare={name!r} tunes {len(choices[name])} values, each with"

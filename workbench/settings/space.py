@@ -404,7 +404,7 @@ class Space:
             return ""
         ranks = {name: k for k, name in enumerate(_IMPORTANT)}
         order = sorted(names, key=lambda name: (ranks.get(name, len(ranks)), names.index(name)))
-        least = order[-min(2, len(names) - 2) :]
+        least = order[max(int(fits / 2), 2) :]
         budget = 2 * len(names) * (len(branches) if compare else 1)
         if compare:
             return (

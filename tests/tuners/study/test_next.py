@@ -47,6 +47,15 @@ def rates(*rates, loss=lambda lr: abs(math.log10(lr / 0.01)), more=None):
 SPREAD = [10 ** (-5 + 0.6 * k) for k in range(11)]
 
 
+def test_a_rate_that_the_search_found_outside_of_the_range_is_told():
+    narrow = Space((replace(LR, low=1e-5, high=3e-4), DECAY))
+    record = filled(rates(1e-5, 1e-4), narrow, priors={"lr": {"center": 9.9e-3}})
+    assert texts(record)[0] == (
+        "The search found lr=9.9e-3, outside of the range.",
+        "study.space(lr=(1e-5, 0.03))",
+    )
+
+
 def test_the_best_at_a_boundary_is_extended():
     record = filled(rates(*SPREAD, loss=lambda lr: -math.log10(lr)))
     (boundary,) = [b for b in at_boundary(record) if b.dimension.name == "lr"]

@@ -26,8 +26,8 @@ def test_first_the_bench_as_it_is_then_a_bracket_whose_best_train_on():
     )
     assert record.trials[1].values["lr"] == 0.05  # what the search found
     assert lengths(record) == {
-        0: 9,
-        1: 3,
+        0: 10,
+        1: 4,
         2: 3,
     }  # what is left of the budget trains the second best to the end
     promoted = [t for t in record.trials if t.origin != "baseline" and t.piece(1) is not None]
@@ -49,11 +49,28 @@ def test_a_budget_is_used_and_not_exceeded(fits, workers):
 
 
 def test_what_the_searches_found_is_trained_whole_where_a_bracket_is_left():
-    record = finished(study(8), most=2)
-    assert (record.trials[1].origin, lengths(record)) == ("found", {2: 2})
-    assert finished(study(4), most=2).trials[1].origin == "prior"
+    record = finished(study(8), most=6)
+    # both halt at each rung
+    assert (record.trials[1].origin, lengths(record)) == ("found", {0: 2, 1: 2, 2: 2})
+    assert finished(study(4), most=4).trials[1].origin == "prior"
     known = study(8, priors={"lr": {"center": 1e-3}})  # the bench's own values
-    assert finished(known, most=2).trials[1].origin != "found"
+    assert finished(known, most=4).trials[1].origin != "found"
+
+
+def test_a_trial_that_trains_whole_goes_on_from_rung_to_rung_before_all_others():
+    record = study(8)
+    for rung in range(3):
+        action = plan(record)
+        run = record.trial(1).end(rung - 1).run if rung else None
+        if rung:
+            assert action == Train(1, action.values, 0, rung, run)
+        record, _ = begun(record, action)
+        assert plan(record).proposal.origin == "found"  # another worker does not wait for it
+        record = ended(record, 1, 0, rung, 2.0)
+    lost = study(8)
+    lost, _ = begun(lost, plan(lost))
+    lost = ended(lost, 1, 0, 0, math.nan)
+    assert isinstance(plan(lost), NewTrial)
 
 
 def test_whole_fits_where_there_is_one_rung():
@@ -99,7 +116,7 @@ def test_a_bracket_without_a_trainable_trial_is_followed_by_another():
         study(6), lambda values, seed, rung: math.inf if values["lr"] != 1e-3 else 1.0
     )
     assert record.best is record.baseline
-    assert lengths(record)[1] == 0
+    assert lengths(record)[1] == 1  # the bench as it is
     assert len(record.trials) == 19
     assert "the last 18 trials have no value" in plan(record).why
     assert judge(record).adopt is False
@@ -144,7 +161,7 @@ def test_a_right_prior_is_kept_and_the_space_is_still_tried():
 
 
 def test_what_others_train_now_is_not_tried_next_to_it():
-    record = finished(study(8, seeds=0), most=8)
+    record = finished(study(8, seeds=0), most=12)
     points = []
     for _ in range(4):
         action = plan(record)
@@ -171,6 +188,16 @@ def test_no_fresh_seed_is_trained_for_which_its_pair_has_no_budget():
         record = finished(study(fits, rungs=(1.0,), seeds=3))
         seeds = {t.number: {p.seed for p in t.pieces} for t in record.trials}
         assert seeds[record.best.number] == seeds[1]
+
+
+def test_fits_that_no_verdict_needs_are_spent_on_trials():
+    """Where the baseline is the best one, there are no fresh seeds to train."""
+    best_is_first = lambda values, seed, rung: float(values["lr"] != 1e-3)  # noqa: E731
+    record = finished(study(8, seeds=3), best_is_first)
+    assert record.best is record.baseline
+    assert record.spent > 7
+    more = finished(changed(record, "more", fits=1.0), best_is_first)
+    assert more.spent > record.spent + 0.5
 
 
 def test_random_values_are_seldom_adopted():
@@ -202,20 +229,20 @@ def test_it_goes_on_while_the_best_values_lie_at_a_boundary():
 
 
 def test_what_a_user_asks_for_comes_first():
-    record = finished(study(8), most=5)
+    record = finished(study(8), most=9)
     asked = changed(record, "add", values={"lr": 0.2, "weight_decay": 0.3})
     action = plan(asked)
     assert isinstance(action, NewTrial)
     assert (action.proposal.origin, action.rung, dict(action.proposal.values)) == (
         "by hand",
-        2,
+        0,
         {"lr": 0.2, "weight_decay": 0.3},
     )
-    asked = changed(finished(asked, most=1), "repeat", trial=2)
+    asked = changed(finished(asked, most=3), "repeat", trial=2)
     action = plan(asked)
     assert isinstance(action, NewTrial)
     assert (action.proposal.origin, action.proposal.values) == ("repeat 2", record.trial(2).values)
-    asked = changed(finished(asked, most=1), "seeds", trial=1, n=2)
+    asked = changed(finished(asked, most=3), "seeds", trial=1, n=2)
     assert [(a.trial, a.seed, a.rung) for a in (plan(asked), plan(finished(asked, most=1)))] == [
         (1, 1, 2),
         (1, 2, 2),
@@ -260,7 +287,7 @@ def test_a_piece_that_was_given_back_or_never_begun_is_continued_first():
 
 
 def test_a_piece_continues_the_run_of_the_rung_below():
-    record = finished(study(4), most=10)
+    record = finished(study(4), most=12)
     action = plan(record)
     assert isinstance(action, Train)
     assert action.continues == record.trial(action.trial).end(0).run
@@ -281,11 +308,11 @@ def test_two_equal_errors_end_a_study_and_others_do_not():
 def test_a_budget_in_time():
     record = study(budget={"seconds": 800.0})
     assert isinstance(plan(record, elapsed=801.0), Ended)
-    record = finished(record, most=1)  # 100 seconds a fit
+    record = finished(record, most=3)  # 100 seconds a fit
     assert isinstance(plan(record, elapsed=100.0), NewTrial)
     whole = plan(record, elapsed=600.0)  # no bracket fits into 200 seconds
     assert isinstance(whole, NewTrial)
-    assert (whole.proposal.origin, whole.rung) == ("whole", 2)
+    assert (whole.proposal.origin, whole.rung) == ("whole", 0)
     assert isinstance(plan(record, elapsed=710.0), Ended)
 
 
@@ -303,7 +330,7 @@ def test_a_budget_in_time_of_few_fits_has_no_seeds_for_a_verdict():
 
 
 def test_time_that_is_added_after_the_end_counts_from_then_on():
-    record = finished(study(budget={"seconds": 800.0}, created=5.0), most=2)  # 100 seconds a fit
+    record = finished(study(budget={"seconds": 800.0}, created=5.0), most=6)  # 100 seconds a fit
     assert isinstance(plan(record, elapsed=900.0), Ended)
     more = changed(record, "more", created=10_005.0, seconds=500.0)
     assert isinstance(plan(more, elapsed=10_100.0), NewTrial)
@@ -315,7 +342,7 @@ def test_time_that_is_added_after_the_end_counts_from_then_on():
 
 @pytest.mark.parametrize(("stop", "go"), [("pause", "resume"), ("end", "more")])
 def test_no_time_passes_while_a_study_is_paused_or_ended_by_hand(stop, go):
-    stopped = changed(finished(study(budget={"seconds": 800.0}), most=2), stop, created=200.0)
+    stopped = changed(finished(study(budget={"seconds": 800.0}), most=6), stop, created=200.0)
     assert stopped.seconds_left(5000.0) == 600
     assert isinstance(plan(stopped, elapsed=5000.0), Wait if stop == "pause" else Ended)
     again = changed(stopped, go, created=10_000.0)
@@ -336,7 +363,7 @@ def test_a_piece_that_the_end_of_a_study_has_cut_is_trained_on():
 
 
 def test_a_trial_that_cannot_be_read_is_not_made_again():
-    record = finished(study(8), most=4)
+    record = finished(study(8), most=8)
     record = replace(record, trials=record.trials[:3], unread=4)
     assert plan(record).proposal.number == 5
     assert plan(changed(record, "add", values={"lr": 0.3})).proposal.number == 5
@@ -349,7 +376,7 @@ def test_other_workers_begin_the_next_bracket_while_one_is_trained():
         action = plan(record)
         record, number = begun(record, action)
         pieces.append((number, action.rung))
-    assert pieces == [(1, 2), (2, 2), *((number, 0) for number in range(3, 15))]
+    assert pieces == [(number, 0) for number in range(1, 15)]
     assert len({json.dumps(t.values) for t in record.trials}) == 14
 
 
@@ -361,7 +388,7 @@ def test_wait_where_only_others_can_tell_what_is_next():
 
 
 def test_a_changed_space_holds_for_the_next_trials():
-    record = finished(study(8), most=6)
+    record = finished(study(8), most=10)
     space = Space((replace(LR, low=0.1, high=0.2),)).to_record()
     record = finished(changed(record, "space", space=space), lambda values, seed, rung: 1.0, most=4)
     assert [set(t.values) for t in record.trials[6:]] == [{"lr"}] * 4

@@ -357,15 +357,15 @@ class FollowedStudy:
 
 
 def _named(
-    given: Mapping[str, Any] | None, keywords: Mapping[str, Any], method: str, example: str
+    mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any], method: str, example: str
 ) -> dict[str, Any]:
     """What a method was given by name, as keywords or as a dict. SettingsError: nothing was."""
-    if given is not None and not isinstance(given, Mapping):
+    if mapping is not None and not isinstance(mapping, Mapping):
         raise SettingsError(
-            f"study.{method}({shown(given)}): give it by name, study.{method}({example})."
+            f"study.{method}({shown(mapping)}): give it by name, study.{method}({example})."
         )
-    named = {**(given or {}), **keywords}
+    named = {**(mapping or {}), **keywords}
     if not named:
-        what = "its values" if method == "add" else "a range"
-        raise SettingsError(f"study.{method}(): give {what}, study.{method}({example}).")
+        needed = "its values" if method == "add" else "a range"
+        raise SettingsError(f"study.{method}(): give {needed}, study.{method}({example}).")
     return named

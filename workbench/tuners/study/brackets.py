@@ -30,6 +30,16 @@ def trains_whole(trial: TrialRecord) -> bool:
     )
 
 
+def goes_on(record: StudyRecord, trial: TrialRecord) -> int | None:
+    """The rung up to which a trial that trains whole is trained next, from where it is; None: it is
+    trained up to the end, or no further, or waits to be promoted.
+    """
+    begun = [piece.rung for piece in trial.pieces if piece.seed == 0]
+    if not begun or not trains_whole(trial) or _is_lost(record, trial):
+        return None
+    return max(begun) + 1 if max(begun) < record.last_rung else None
+
+
 def size(record: StudyRecord, rung: int) -> int:
     """How many trials of one bracket are trained up to this rung."""
     return _size(record.last_rung - rung)

@@ -121,17 +121,20 @@ def verdict(record: StudyRecord) -> Verdict:
         return Verdict(text + "".join(lost), None)
     (label, best), *others = tuned
     against = [_between(record, label, best, other, trial) for other, trial in others]
-    facts = [
+    facts = ", ".join(
         f"{known} {number(record.whole(trial) or 0.0)} (trial {trial.number})"
         for known, trial in tuned
-    ]
-    text = f"{', '.join(facts)}: {'; '.join(pair.text for pair in against)}"
+    )
+    missing = [f"study.seeds({trial.number}, {PAIRS})" for _, trial in tuned]
+    remedy = f"; {', '.join(missing)} give a verdict"
+    if not any(pair.text for pair in against):
+        return Verdict(f"no verdict yet, their order may be luck: {facts}{remedy}", None)
+    text = f"{facts}: {'; '.join(pair.text for pair in against if pair.text)}"
     if all(pair.adopt for pair in against):
         return Verdict(text, True, against[0].differences)
     unknown = any(pair.adopt is None for pair in against)
-    missing = [f"study.seeds({trial.number}, {PAIRS})" for _, trial in tuned]
-    remedy = f"; {', '.join(missing)} give a verdict" if unknown else ""
-    return Verdict(text + remedy, None if unknown else False, against[0].differences)
+    verdict = None if unknown else False
+    return Verdict(text + remedy if unknown else text, verdict, against[0].differences)
 
 
 def _label(record: StudyRecord, value: Any) -> str:
@@ -141,11 +144,13 @@ def _label(record: StudyRecord, value: Any) -> str:
 def _between(
     record: StudyRecord, value: str, best: TrialRecord, other: str, trial: TrialRecord
 ) -> Verdict:
-    """The verdict on two values by fresh seeds of their best trials."""
+    """The verdict on two values by fresh seeds of their best trials, without a text where they have
+    none.
+    """
     differences, _ = paired(record, best, trial)
     pairs = tuple(filter(math.isfinite, differences))
     if not differences:
-        return Verdict(f"{value} and {other} were not compared with fresh seeds yet", None)
+        return Verdict("", None)
     wins = sum(difference > 0 for difference in differences)
     if len(pairs) < 2:
         text = f"{value} is better than {other} in {wins} of {counted(len(differences), 'seed')}"

@@ -6,11 +6,11 @@ The rules are those of Google's Deep Learning Tuning Playbook (Godbole et al., 2
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from workbench.runs.study.record import StudyRecord
-from workbench.settings.space import Choice, Float, Int, Space
+from workbench.settings.space import Choice, Float, Int, Space, prior_of
 from workbench.tuners.study.boundary import at_boundary
 from workbench.tuners.study.brackets import ranked
 from workbench.tuners.study.importance import importance
@@ -52,6 +52,7 @@ def advice(record: StudyRecord) -> AdviceList:
     space = Space.from_record(record.space, record.priors)
     return AdviceList(
         [
+            *_outside(record, space),
             *_boundaries(record),
             *_infeasible(record, space),
             *_seeds(record),
@@ -61,6 +62,21 @@ def advice(record: StudyRecord) -> AdviceList:
             *_without_lr(space),
         ]
     )
+
+
+def _outside(record: StudyRecord, space: Space) -> Iterator[Advice]:
+    """Ranges beyond which a search has found the value."""
+    for dimension in space.dimensions:
+        prior = prior_of(dimension, record.priors)
+        center = prior.get("center") if isinstance(prior, Mapping) else None
+        if not isinstance(dimension, Float) or dimension.relative or type(center) is not float:
+            continue
+        if dimension.low <= center <= dimension.high:
+            continue
+        low, high = min(dimension.low, center / 3), max(dimension.high, center * 3)
+        text = f"The search found {dimension.path[-1]}={rate(center, 2)}, outside of the range."
+        code = f"study.space({dimension.name}=({rate(low, 2)}, {rate(high, 2)}))"
+        yield Advice(text, "" if "." in dimension.name else code)
 
 
 def _boundaries(record: StudyRecord) -> Iterator[Advice]:

@@ -1,7 +1,8 @@
 """Decides what a worker of a study does next: a pure, seeded function of the study's record.
 
 The first trial is the bench as it is, trained to the end, and the second one what the searches
-found, where the budget holds a bracket beside it. Then come brackets (`brackets`), as many as the
+found, where the budget holds a bracket beside it. They halt at the rungs on their way, so that the
+proposals know what short fits tell of whole ones. Then come brackets (`brackets`), as many as the
 budget holds beside the fits for a verdict. Then fresh seeds judge the best trial
 (`verdict`). What is left of the budget trains the next best candidates to the end. Where trials
 have all settings of a space, they train to the end, and fresh seeds have the rest. Several workers
@@ -22,12 +23,12 @@ from workbench.settings.space import Space
 from workbench.tuners.study.brackets import (
     begun_brackets,
     bracket_cost,
+    goes_on,
     next_at,
     open_places,
     owed,
     piece_cost,
     promotion,
-    trains_whole,
 )
 from workbench.tuners.study.budget import budget_text
 from workbench.tuners.study.compare import missing_seeds, views, why_untrainable
@@ -104,6 +105,8 @@ def plan(record: StudyRecord, elapsed: float = 0.0) -> Action:
     why = why_untrainable(record) or enough(record)
     if why is None and all_tried(record) and fits_left >= 1 - _SLACK:
         why = "all settings of the space were tried"
+    if why is None and record.head.compare and fits_left >= 1 - _SLACK:
+        why = f"the {fits_left:.1f} fits that are left are too few for one more fit of each value"
     return Ended(why or f"the budget of {budget_text(record.budget)} is used")
 
 
@@ -136,7 +139,7 @@ def _actions(record: StudyRecord, fits_left: float) -> Iterator[Action]:
         space = Space.from_record(record.space, record.priors)
         number = record.next_number
         proposal = TrialProposal(number, space.present, "baseline", "the bench as it is")
-        yield NewTrial(proposal, 0, record.last_rung)
+        yield NewTrial(proposal, 0, 0)
     yield from _asked_for(record)
     if why_untrainable(record) is not None or enough(record) is not None:
         return
@@ -146,7 +149,7 @@ def _actions(record: StudyRecord, fits_left: float) -> Iterator[Action]:
     # a short fit may misjudge what the searches found
     answer = propose_found(record)
     if answer is not None and fits_left - 1 >= bracket_cost(record) - _SLACK:
-        yield NewTrial(answer, 0, record.last_rung)
+        yield NewTrial(answer, 0, 0)
     promoted = promotion(record)
     if promoted is not None and fits_left >= _cost_of(record, *promoted) - _SLACK:
         yield _train_on(record, *promoted)
@@ -174,6 +177,10 @@ def _actions(record: StudyRecord, fits_left: float) -> Iterator[Action]:
     if exhausted:
         yield from _leftovers(record, free)
         yield from _for_verdict(record, free, PAIRS if record.head.seeds is None else pairs)
+    elif record.best is record.baseline and not _pending(record):
+        # nothing is to be judged, so the fits for fresh seeds are free
+        yield from _leftovers(record, free)
+        yield from _whole(record, free)
 
 
 def _of_values(record: StudyRecord, fits_left: float) -> Iterator[Action]:
@@ -183,7 +190,7 @@ def _of_values(record: StudyRecord, fits_left: float) -> Iterator[Action]:
         if view.baseline is None:
             answer = propose_found(view) if left >= 1 - _SLACK else None
             if answer is not None:
-                yield NewTrial(answer, 0, view.last_rung)
+                yield NewTrial(answer, 0, 0)
             continue
         yield from _actions(view, left)
         yield from _whole(view, left - owed(view))
@@ -198,7 +205,7 @@ def _whole(record: StudyRecord, fits_left: float) -> Iterator[Action]:
     candidate = propose(record) if fits_left >= 1 - _SLACK else None
     if candidate is not None:
         why = f"{candidate.origin}: {candidate.why}"
-        yield NewTrial(replace(candidate, origin="whole", why=why), 0, record.last_rung)
+        yield NewTrial(replace(candidate, origin="whole", why=why), 0, 0)
 
 
 def _missing_seeds(record: StudyRecord, pairs: int) -> float:
@@ -220,7 +227,9 @@ def _decides_whether_to_end(record: StudyRecord, free: float) -> bool:
 
 
 def _interrupted(record: StudyRecord) -> Iterator[Action]:
-    """Pieces that a worker gave back, and trials of which nobody has begun the first piece."""
+    """Pieces that a worker gave back, trials of which nobody has begun the first piece, and those
+    that train whole and have halted at a rung.
+    """
     for trial in record.trials:
         if trial.number in record.stopped:
             continue
@@ -229,8 +238,9 @@ def _interrupted(record: StudyRecord) -> Iterator[Action]:
                 continues = _run_before(trial, piece.rung, piece.seed)
                 yield Train(trial.number, trial.values, piece.seed, piece.rung, continues)
         if not trial.pieces:
-            rung = record.last_rung if trains_whole(trial) else 0
-            yield Train(trial.number, trial.values, 0, rung)
+            yield Train(trial.number, trial.values, 0, 0)
+        elif (rung := goes_on(record, trial)) is not None and trial.end(rung - 1) is not None:
+            yield _train_on(record, trial, rung)
 
 
 def _asked_for(record: StudyRecord) -> Iterator[Action]:
@@ -243,7 +253,7 @@ def _asked_for(record: StudyRecord) -> Iterator[Action]:
             added -= 1
             if added < 0:
                 proposal = TrialProposal(number, change.values["values"], "by hand", "asked for")
-                yield NewTrial(proposal, 0, record.last_rung)
+                yield NewTrial(proposal, 0, 0)
         elif change.kind == "repeat":
             origin = f"repeat {change.values['trial']}"
             repeats[origin] -= 1
@@ -251,7 +261,7 @@ def _asked_for(record: StudyRecord) -> Iterator[Action]:
             if repeats[origin] < 0 and trial is not None:
                 why = "the same values with the same seed"
                 proposal = TrialProposal(number, trial.values, origin, why)
-                yield NewTrial(proposal, 0, record.last_rung)
+                yield NewTrial(proposal, 0, 0)
         elif change.kind == "seeds":
             # differences between pairs say more than two means
             asked = [record.trial(change.values["trial"]), record.baseline]
@@ -319,21 +329,35 @@ def _cost_of(record: StudyRecord, trial: TrialRecord, rung: int, seed: int = 0) 
 
 
 def _fits_left(record: StudyRecord, elapsed: float) -> float:
-    """What is left of the budget in whole fits, without what is promised to pieces in training.
-    What a user asked for is beyond a budget in fits.
+    """What is left of the budget in whole fits, without what is promised to pieces in training, and
+    to trials that go on to the end. What a user asked for is beyond a budget in fits.
     """
-    pending = _pending(record)
     fits = record.budget.get("fits")
+    promised = _promised(record, by_hand=fits is None)
     if fits is not None:
-        planned = [(t, piece) for t, piece in pending if not record.is_by_hand(t, piece)]
-        promised = sum(_cost_of(record, t, piece.rung, piece.seed) for t, piece in planned)
         return fits - (record.spent - record.by_hand) - promised
-    promised = sum(_cost_of(record, trial, piece.rung, piece.seed) for trial, piece in pending)
     ends = [p.end for t in record.trials for p in t.pieces if p.end is not None and p.end.cost > 0]
     seconds, cost = sum(end.seconds for end in ends), sum(end.cost for end in ends)
     if not seconds or not cost:
         # until a piece has ended nobody knows how long a fit takes
         return 1 + bracket_cost(record) - promised
-    workers = len(pending) + 1
+    workers = len(_pending(record)) + 1
     rest = record.seconds_left(record.head.created + elapsed)
     return rest * workers / (seconds / cost) - promised
+
+
+def _promised(record: StudyRecord, *, by_hand: bool) -> float:
+    """The expected cost of what is trained now and of what follows it in any case.
+
+    by_hand: with what a user asked for.
+    """
+    rungs = record.head.rungs
+    cost = 0.0
+    for trial, piece in _pending(record):
+        if by_hand or not record.is_by_hand(trial, piece):
+            cost += _cost_of(record, trial, piece.rung, piece.seed)
+    for trial in record.trials:
+        rung = goes_on(record, trial)
+        if rung is not None and (by_hand or not record.is_by_hand(trial, trial.pieces[0])):
+            cost += piece_cost(rungs, record.last_rung, rung - 1)
+    return cost
