@@ -651,7 +651,7 @@ class Run(RunRecord):
                 ("resumed from", f"{self.resumes[-1].run} at update {self.resumes[-1].step}")
             )
         facts += [(name, value_text(value)) for name, value in self.build.items()]
-        facts += [(name, _text(name, value)) for name, value in self._key_settings().items()]
+        facts += self._setting_facts()
         if self.changes:
             facts.append(("live changes", str(len(self.changes))))
         facts += [("health", str(finding)) for finding in self.health]
@@ -659,6 +659,21 @@ class Run(RunRecord):
             line = self.error.strip().splitlines()[-1][:200] if self.error.strip() else "unknown"
             facts += [("error", line)] * all(line not in finding.text for finding in self.health)
         return facts
+
+    def _setting_facts(self) -> list[tuple[str, str]]:
+        """The key settings, and those that were changed while it trained, or where it continues
+        another run: "lr  3e-3 → 1e-4 at update 120".
+        """
+        texts = {name: _text(name, value) for name, value in self._key_settings().items()}
+        changes = [event for event in self.outline if isinstance(event, Changed | Resumed)]
+        for event in changes:
+            for name, value in event.values.items():
+                if name in Settings.model_fields and name not in chart_data.UNMARKED:
+                    text = texts.get(name) or _text(name, getattr(self.settings, name))
+                    start = text.partition(" → ")[0]
+                    if _text(name, value) != start or " → " in text:
+                        texts[name] = f"{start} → {_text(name, value)} at update {event.step}"
+        return [*texts.items()]
 
     def _key_settings(self) -> dict[str, Any]:
         """Learning rate, batch size, and all other settings that differ from their defaults."""

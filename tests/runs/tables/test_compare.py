@@ -140,7 +140,7 @@ def test_who_may_be_compared(tmp_path: Path) -> None:
 
 
 def test_what_was_changed_live_differs() -> None:
-    """Both begin alike. A run that continues another one has its own changes alone: its settings hold since then."""
+    """All begin alike. A run that continues another one keeps its changes, and has those of the place where it continues."""
     start, *rest, end = events(1200, lr=6.9278e-3)
     steps = [event for event in rest if not isinstance(event, Validated)]
     changed = Run.from_events(
@@ -155,7 +155,13 @@ def test_what_was_changed_live_differs() -> None:
         [start, *rest, Changed(5, {"lr": 0.1}), Changed(908, {"lr": 2e-3}), end]
     )
     resumed = Run.from_events(
-        [start, *steps, Changed(5, {"lr": 0.1}), Resumed(1200, "0001-fit", "00001200-end"), end]
+        [
+            start,
+            *steps,
+            Changed(5, {"lr": 0.1}),
+            Resumed(1200, "0001-fit", "00001200-end", {"lr_schedule": "linear"}),
+            end,
+        ]
     )
     both = wb.compare(Run.from_events([start, *rest, end]), changed)
     assert both.settings == {
@@ -165,8 +171,12 @@ def test_what_was_changed_live_differs() -> None:
     assert "6.93e-3 → 2e-3 at update 908" in repr(both)
     assert both.to_pandas()["lr at the end"].tolist() == [6.9278e-3, 2e-3]
     assert wb.compare(resumed, twice).settings == {
-        "lr": ("6.93e-3", "6.93e-3 → 2e-3 at update 908 (2 changes)")
+        "lr": ("6.93e-3 → 0.1 at update 5", "6.93e-3 → 2e-3 at update 908 (2 changes)"),
+        "lr_schedule": ("constant → linear at update 1200", "constant"),
     }
+    printed = repr(resumed)
+    assert "6.9278e-3 → 0.1 at update 5" in printed
+    assert "constant → linear at update 1200" in printed
 
 
 def test_runs_are_ranked_by_their_best_validation() -> None:

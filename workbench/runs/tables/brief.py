@@ -302,16 +302,11 @@ class Fold:
             self._validated(event)
         elif isinstance(event, Resumed):
             self._origin = event.run
-            # those of the other run; the settings of this one hold since here
-            self._changes.clear()
+            self._change(event)
             # the clock continues; where earlier events are not recorded, from an unknown time
             self._seconds = self._seconds or math.nan
         elif isinstance(event, Changed):
-            for name, value in event.values.items():
-                if name in Settings.model_fields and name not in UNMARKED:
-                    before = self._changes.get(name)
-                    count = 1 if before is None else before.count + 1
-                    self._changes[name] = LiveChange(value, event.step, count)
+            self._change(event)
             self._mark(event)
             # with another batch size the total of updates is unknown
             if "batch_size" in event.values:
@@ -334,6 +329,14 @@ class Fold:
                 epoch = _epochs(self._start, done, event.epoch)[0]
                 row = np.array([[event.step, epoch, self._seconds, value]], np.float64)
                 self._history.setdefault(name, Thinned(CHECKS)).add(row)
+
+    def _change(self, event: Changed | Resumed) -> None:
+        settings = {} if self._start is None else self._start.settings
+        for name, value in event.values.items():
+            if name in Settings.model_fields and name not in UNMARKED:
+                before = self._changes.get(name, LiveChange(settings.get(name), 0, 0))
+                if before.value != value:
+                    self._changes[name] = LiveChange(value, event.step, before.count + 1)
 
     def _mark(self, event: Changed) -> None:
         changed = [
