@@ -80,7 +80,9 @@ class ScriptSpec:
     rolled_back: bool
     """Whether training went back to earlier weights after a spike."""
     epoch_ends: tuple[int, ...]
-    """Updates before a live change that may have been the last ones of their epochs."""
+    """Updates before a live change that may have been the last ones of their epochs. A script makes
+    the change after what ends the epoch, the run before.
+    """
     resume_points: ResumePoints
     train: Data
     val: Data | None
@@ -326,6 +328,12 @@ class ScriptSpec:
     def refreshes_batch_norm(self) -> bool:
         """Whether batch-norm statistics are collected anew for averaged weights."""
         return self.averages and self.batch_norm
+
+    @property
+    def changes_meet_epochs(self) -> bool:
+        """Whether what ends an epoch depends on the settings that a script can change."""
+        by_epochs = any(s.interval == "epoch" or s.monitor is not None for s in self.schedules)
+        return self.changed("batch_size") or self.has_swa_lrs or by_epochs
 
     @property
     def has_swa_lrs(self) -> bool:

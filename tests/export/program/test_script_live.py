@@ -79,8 +79,7 @@ def test_with_what_a_person_has_asked_for(runner: Runner, tmp_path: Path) -> Non
         if step in (5, 13):
             job.validate()
             job.checkpoint()
-            if step == 5:
-                job.change(lr=0.01)
+            job.change(lr=0.1 / step)
             job.validate()
 
     run = fit_asking(bench, ask)

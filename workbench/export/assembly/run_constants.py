@@ -193,7 +193,7 @@ def _of_settings_not_in(run: ScriptSpec) -> dict[str, bool]:
             isinstance(run.settings.val_check_interval, str) and run.validates
         ),
         "a run that continues another one": bool(run.resume_points.all),
-        "a change at the end of an epoch": bool(run.epoch_ends),
+        "a change at the end of an epoch": bool(run.epoch_ends) and run.changes_meet_epochs,
         "a run that was stopped before something that follows its last epoch": run.stops_short,
     }
 
