@@ -91,6 +91,11 @@ def test_a_run_that_differs_says_where(tmp_path: Path) -> None:
     assert "0 of 6 losses equal. What no run keeps may be the cause: files" in said(job)[-1]
     assert job.result().repeats in repr(job.result())
     assert read_header(tmp_path / "runs" / "0002-fit")["repeats"] == "0001-fit"
+    file.unlink()
+    job = wb.rerun(run.id, tmp_path)
+    with pytest.raises(FileNotFoundError):
+        job.result()
+    assert said(job)[-1].endswith("it ended before update 0; 0 of 6 losses equal.")
 
 
 def test_large_data_is_shared_by_the_runs_of_a_root(tmp_path: Path) -> None:

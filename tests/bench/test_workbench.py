@@ -471,18 +471,29 @@ def test_nothing_is_written_before_a_job(tmp_path):
     assert not (tmp_path / "root").exists()
 
 
-def test_a_fit_with_one_length_says_which_other_one_holds(tmp_path):
-    b = bench(plain_net(), labelled(), tmp_path, max_epochs=2)
-    b.set(max_steps=3)
-    both = "max_epochs=4 and max_steps=3 hold for this fit: the first that is reached ends it."
-    runs = [b.fit(max_epochs=4).result() for _ in range(2)]
-    assert [sum(both in text for text in messages(run)) for run in runs] == [1, 0]
-    assert [run.step for run in runs] == [3, 3]
-    alone = b.fit(max_epochs=4, max_steps=None).result()
-    assert not any("hold for this fit" in text for text in messages(alone))
-    assert alone.step > 3
-    shorter = b.fit(max_steps=1).result()
-    assert not any("hold for this fit" in text for text in messages(shorter))
+@pytest.mark.parametrize(
+    ("settings", "given", "step", "first"),
+    [
+        ({"max_epochs": 2, "max_steps": 3}, {"max_epochs": 4}, 3, "max_steps=3"),
+        ({"max_steps": 3}, {"max_epochs": 1}, 3, "max_steps=3"),
+        ({"max_epochs": 2, "limit_train_batches": 3}, {"max_steps": 10}, 6, "max_epochs=2"),
+        ({"max_epochs": 2, "max_time": {"seconds": 0}}, {"max_epochs": 4}, 0, "max_time="),
+        ({"max_steps": 8, "limit_train_batches": 3}, {"max_epochs": 2}, 6, ""),
+        ({"max_steps": 6, "limit_train_batches": 3}, {"max_epochs": 2}, 6, ""),
+        ({"max_epochs": 2}, {"max_steps": 1}, 1, ""),
+        ({"max_steps": 3}, {"max_epochs": 4, "max_steps": 2}, 2, ""),
+        ({"max_steps": 3}, {"max_epochs": 4, "fast_dev_run": 1}, 1, ""),
+        ({"max_epochs": 2, "max_steps": 3}, {}, 3, ""),
+    ],
+)
+def test_a_fit_that_another_length_ended_says_so(settings, given, step, first, tmp_path):
+    run = bench(plain_net(), labelled(), tmp_path, **settings).fit(**given).result()
+    said = [text for text in messages(run) if "was reached first" in text]
+    assert (run.step, len(said)) == (step, bool(first))
+    if first:
+        [(name, value)] = given.items()
+        assert said[0].startswith(first)
+        assert f"before {name}={value}: bench.fit(…, {first.partition('=')[0]}=None)" in said[0]
 
 
 def test_max_steps_zero_trains_nothing(tmp_path):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from workbench.task.lightning.callbacks.translate import any_from_lightning, tra
 from workbench.task.lightning.overrides import has_loader, spec_of
 from workbench.task.lightning.unsupported import refuse_callbacks
 from workbench.task.protocol import Task
-from workbench.techniques.accumulation import updates_of_run
 from workbench.techniques.cadence import refuse_no_interval
 from workbench.values import shown
 
@@ -209,29 +207,6 @@ def given_without_effect(task: Task, settings: Settings, names: Iterable[str]) -
     if task.hooks is not None:  # its configure_gradient_clipping gets the algorithm in any case
         reasons.pop("gradient_clip_algorithm", None)
     return reasons
-
-
-def other_length(task: Task, settings: Settings, given: Collection[str]) -> str:
-    """Say that a length of the bench may end a fit before the one that was given to it; "": none
-    does, as far as the samples of an epoch tell.
-
-    given: the names of the settings that were given to the fit.
-    """
-    names = [name for name in ("max_epochs", "max_steps") if name in given]
-    if len(names) != 1 or settings.epochs is None or settings.max_steps is None:
-        return ""
-    samples = None if task.train is None else task.train.samples
-    if samples is not None:
-        batches = math.ceil(samples / settings.batch_size)
-        updates = updates_of_run(batches, settings.accumulate_grad_batches, settings.epochs)
-        first = "max_steps" if settings.max_steps <= updates else "max_epochs"
-        if first in names:
-            return ""
-    other = "max_steps" if "max_epochs" in names else "max_epochs"
-    return (
-        f"max_epochs={settings.epochs} and max_steps={settings.max_steps} hold for this fit: the"
-        f" first that is reached ends it. bench.fit(…, {other}=None) trains for {names[0]} alone."
-    )
 
 
 def refuse_backend(given: Mapping[str, Any]) -> None:

@@ -77,10 +77,8 @@ class BenchBase:
         """The runs whose folders each job needs until it ends."""
         self._said: set[str] = set()
         """What was said before fits, each once."""
-        self._offers: tuple[RateChange, ...] = ()
-        """The rates that were offered in place of those found for other settings, the latest one
-        last.
-        """
+        self._rates_taken: tuple[Settings, ...] = ()
+        """The settings in which `lr` was set to a rate that was offered in place of one found."""
         self._waiting: set[str] = set()
         """The settings that `set` was given and that have had no effect yet, for want of
         another.
@@ -147,6 +145,9 @@ class BenchBase:
             refuse_unreported_monitor(self._task, settings)
             self._task.refuse_unused(replaced)
             select_launcher.warm(settings)
+            offer = self._rate_change(self._settings) if "lr" in replaced else None
+            if offer is not None and offer.offers(settings.lr):
+                self._rates_taken += (self._settings.replace(lr=settings.lr),)
             self._settings = settings
             self._waiting = {
                 *given_without_effect(self._task, settings, {*self._waiting, *replaced})
@@ -157,16 +158,12 @@ class BenchBase:
         return SettingsOfBuild.of(settings, self._recipe)
 
     def _rate_change(self, settings: Settings) -> RateChange | None:
-        """What to say about the rate of these settings, and what is offered instead; None: nothing.
-        What is offered is known from now on as a rate for these settings.
+        """What to say about the rate of these settings, and what is offered instead; None:
+        nothing.
         """
-        change = rate_change(
-            self.jobs, settings, select_launcher.ranks, self.summary.optimizer, self._offers
+        return rate_change(
+            self.jobs, settings, select_launcher.ranks, self.summary.optimizer, self._rates_taken
         )
-        if change is not None:
-            others = [offer for offer in self._offers if offer.text != change.text]
-            self._offers = (*others, change)
-        return change
 
     # -- a model that a function makes
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +25,6 @@ from torch import Tensor
 
 from workbench.bench.arguments import (
     PUBLIC,
-    other_length,
     refuse_of_training,
     refuse_unfit,
     refuse_unnamed,
@@ -351,10 +350,11 @@ class Workbench(TrialBench):
         refuse_unfit(self._task, chosen)
         refuse_without_effect(self._task, chosen, {*self._waiting, *overrides})
         self._task.refuse_unused(overrides)
-        notes = self._notes(chosen, overrides)
+        notes = self._notes(chosen)
         work = FitWork(self._task, chosen, self._start, origin, notes)
         work.halt = self._halt
         work.watched = tuple(self._watched)
+        work.asked = tuple(overrides)
         site = self._site.until(sys._getframe(1), self)
         job = self._submit(
             "fit",
@@ -447,15 +447,15 @@ class Workbench(TrialBench):
         texts += [json.dumps(summary.build, sort_keys=True)]
         return "\0".join(texts)
 
-    def _notes(self, settings: Settings, given: Collection[str]) -> list[Message]:
-        """What is said before a fit with these settings, each once: about scripts, about a rate
-        that was found for others, and about lengths. given: the names of those of this fit alone.
+    def _notes(self, settings: Settings) -> list[Message]:
+        """What is said before a fit with these settings: about scripts, and once about a rate that
+        was found for others.
         """
         change = self._rate_change(settings)
-        texts = ["" if change is None else change.text, other_length(self._task, settings, given)]
-        new = [text for text in texts if text and text not in self._said]
-        self._said |= {*new}
-        said = [Message(text, "warning") for text in new]
+        said = []
+        if change is not None and change.text not in self._said:
+            self._said.add(change.text)
+            said.append(Message(change.text, "warning"))
         return said if self._sites else [*self._export_notes(), *said]
 
     def _export_notes(self) -> list[Message]:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.commands import Inbox, Scheduled
@@ -31,7 +31,7 @@ from workbench.task.errors import TaskError
 from workbench.task.hooks import tell_failure
 from workbench.techniques.accumulation import size_at, windows
 from workbench.techniques.limits import is_whole
-from workbench.techniques.stopping import Limits, minimums_met
+from workbench.techniques.stopping import LENGTHS, Limits, minimums_met
 
 AtEpoch = Mapping[int, Callable[[Session, Control], bool]]
 """By epoch, a function to run at its start, which returns whether it was stopped."""
@@ -97,6 +97,7 @@ def fit(
     validation: ValidationSchedule | None = None,
     checkpoints: Checkpointing | None = None,
     scheduled: Sequence[Scheduled] = (),
+    asked: Collection[str] = (),
 ) -> Status:
     """Train until the run's length is reached ("finished") or a Stop arrives ("stopped"), and emit
     events.
@@ -104,12 +105,13 @@ def fit(
     validation: the schedule of validations; for a resumed session, the one that was restored with
     it.
     scheduled: commands that are known before it begins.
+    asked: the names of the settings that this fit alone was given.
     """
     refuse_unguarded(session)
     weight_averaging.refuse_unused(session.settings, session.task)
     _refuse_second_pass(session.settings, session.task.train, resumed=session.state.resumed)
     schedule, writer = validation or ValidationSchedule(session), checkpoints or Checkpointing()
-    run = _Fit(session, schedule, writer, emit, inbox, scheduled)
+    run = _Fit(session, schedule, writer, emit, inbox, scheduled, asked)
     try:
         with session.timer.compilations():
             run.begin()
@@ -142,6 +144,7 @@ class _Fit:
         emit: Emit,
         inbox: Inbox,
         scheduled: Sequence[Scheduled],
+        asked: Collection[str],
     ) -> None:
         self.session, self.validation, self.checkpoints, self.inbox = (
             session,
@@ -154,6 +157,9 @@ class _Fit:
         self.control = Control(session, self.recorder, inbox, validation, checkpoints, scheduled)
         self.observations = Observations(session, self.recorder)
         self._limits = Limits.of(session.settings)
+        self._asked = asked
+        self._reached = ""
+        """The length that was reached first."""
         self.stopped = False
         self._length_reported = False
         """Whether the warning was emitted that epochs have another length than planned."""
@@ -410,6 +416,9 @@ class _Fit:
             emit(Message(f"{ENDED_EARLY}: the module set trainer.should_stop.", "info", state.step))
         if ended:
             emit(Message(f"{ENDED_EARLY}: {ended}.", "info", state.step))
+        other = self._other_length()
+        if other:
+            emit(Message(other, "warning", state.step))
         compared = self.checkpoints.compare_with_best()
         if compared:
             emit(Message(compared, "info", state.step))
@@ -436,6 +445,28 @@ class _Fit:
                     "warning",
                 )
             )
+
+    def _other_length(self) -> str:
+        """Say that another length ended the fit before the one that it alone was given; "": none
+        did.
+        """
+        settings, planned = self.session.settings, self.session.data.planned()
+        if settings.fast_dev_run:
+            return ""
+        asked = [
+            name
+            for name in LENGTHS
+            if name in self._asked and getattr(settings, name) not in (None, -1)
+        ]
+        # it may have reached both at once
+        complete = planned is not None and self.session.state.step >= planned
+        if not asked or self._reached in ("", *asked) or ("max_epochs" in asked and complete):
+            return ""
+        first, *wanted = (f"{name}={getattr(settings, name)!r}" for name in (self._reached, *asked))
+        return (
+            f"{first} was reached first, and ended this fit before {' and '.join(wanted)}:"
+            f" bench.fit(…, {self._reached}=None) has no such limit."
+        )
 
     def _refuse_missing(self) -> None:
         """End the run with TaskError, after a checkpoint, if nothing reports a metric that early
@@ -476,7 +507,9 @@ class _Fit:
         session, limits = self.session, self._limits
         # else the clock would be read between any two updates
         seconds = 0.0 if limits.max_seconds is None else session.seconds
-        if limits.reached(session.state.step, finished, seconds):
+        reached = limits.reached(session.state.step, finished, seconds)
+        if reached:
+            self._reached = self._reached or reached
             return True
         if session.task.hooks is not None:
             self.stop_requested = session.ranks.any(session.hooks.stop_requested)

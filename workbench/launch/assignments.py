@@ -8,7 +8,7 @@ then has the trained modules.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,6 +167,8 @@ class FitAssignment(Assignment):
         """The share of its updates at which it halts (`tuners.study.halt`); None: it does not."""
         self.watched: Sequence[Watcher] = ()
         """The functions of `bench.watch`."""
+        self.asked: Collection[str] = ()
+        """The names of the settings that this fit alone was given."""
 
     def data(self) -> tuple[DataSpec | None, ...]:
         return self.task.train, self.task.val
@@ -203,7 +205,14 @@ class FitAssignment(Assignment):
                     if self.halt is not None and session.updates is not None:
                         scheduled += halt(halt_at(self.halt, session.updates))
                     status = loop.fit(
-                        session, emit, inbox, at_epoch, validation, checkpoints, scheduled
+                        session,
+                        emit,
+                        inbox,
+                        at_epoch,
+                        validation,
+                        checkpoints,
+                        scheduled,
+                        self.asked,
                     )
                     return Done(status)
             finally:

@@ -5,7 +5,15 @@ launcher, result.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -221,6 +229,8 @@ class FitWork(BenchWork):
         """See `FitAssignment.halt`."""
         self.watched: Sequence[Watcher] = ()
         """See `FitAssignment.watched`."""
+        self.asked: Collection[str] = ()
+        """See `FitAssignment.asked`."""
         if origin.is_auto:
             self.changes = {("auto", origin.fingerprint): "unfinished run"}
 
@@ -240,7 +250,7 @@ class FitWork(BenchWork):
                 None if on is None else on.path,
                 keeps_lr=on is not None and on.keeps_lr,
             )
-            training.halt = self.halt
+            training.halt, training.asked = self.halt, self.asked
             past = None if on is None else on.inherited
             history = None if on is None else on.history()
             status = self._train(
@@ -310,7 +320,7 @@ class RerunWork(FitWork):
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         training, original, early = self._kept.assignment, self._original, [self._announced()]
-        training.scheduled, training.halt = self._scheduled, None
+        training.scheduled, training.halt, training.asked = self._scheduled, None, ()
         if self._past is not None:
             training.point = self._past[1].path
         try:

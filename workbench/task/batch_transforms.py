@@ -176,9 +176,7 @@ class OneOf:
     transforms: tuple[Callable[[Any], Any], ...]
 
     def __post_init__(self) -> None:
-        if not self.transforms or any(
-            isinstance(transform, list | tuple) for transform in self.transforms
-        ):
+        if not self.transforms or not all(map(callable, self.transforms)):
             raise ValueError(
                 "wb.one_of(…): give transforms one by one, wb.one_of(wb.mixup(0.2),"
                 " wb.cutmix(1.0))."

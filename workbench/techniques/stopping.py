@@ -17,6 +17,9 @@ from workbench.units import counted, number
 from workbench.values import EarlyStopping
 from workbench.values import seconds as in_seconds
 
+LENGTHS = ("max_epochs", "max_steps", "max_time")
+"""The settings that limit a fit's length."""
+
 
 class Limits(NamedTuple):
     """The length of a fit, as numbers; None: no limit."""

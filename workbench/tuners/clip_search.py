@@ -95,10 +95,7 @@ class ClipSearch(Drawable):
         best = ", ".join(f"{name}={value!r}" for name, value in self.best.items()) or "unchanged"
         lines = [f"ClipSearch: {best} ({self.ended})", *paragraph(self.reason)]
         if not self.best and self.suggestion is not None:
-            lines += paragraph(
-                f"suggestion={rate(self.suggestion)} is not recommended: it is the value that a"
-                " tenth of the norms exceed"
-            )
+            lines += paragraph(f"suggestion={rate(self.suggestion)} is not recommended")
         return "\n".join(map(printable, lines))
 
 

@@ -93,7 +93,7 @@ def test_they_neither_change_nor_decay(tmp_path: Path) -> None:
         ([wb.freeze(part, unfreeze_at_epoch=1) for part in "014"], "freezes all 6 parameters"),
         (wb.freeze("0", unfreeze_at_epoch=0), "unfreeze_at_epoch=0.*at least 1"),
         (wb.freeze("0", unfreeze_at_epoch=1.5), "unfreeze_at_epoch=1.5"),  # type: ignore[arg-type]
-        (wb.freeze("0"), "unfreeze_at_epoch=None.*give the first epoch"),
+        (wb.freeze("0", unfreeze_at_epoch=None), "unfreeze_at_epoch=None.*give the first epoch"),  # type: ignore[arg-type]
         (wb.freeze(nn.Linear(1, 1), unfreeze_at_epoch=1), "by its name"),
         (wb.freeze(3, unfreeze_at_epoch=1), "give a part of the model"),  # type: ignore[arg-type]
     ],

@@ -104,16 +104,18 @@ def test_a_number_is_read_as_it_is_written() -> None:
     )
 
 
-def test_a_rate_has_three_digits_in_its_box_and_keeps_its_own() -> None:
+def test_a_rate_has_six_digits_in_its_box_and_keeps_its_own() -> None:
     sent: dict[str, Any] = {}
     set_to: list[Any] = []
-    controls = controls_of(lambda name, value: set_to.append(value) or "", sent)
-    controls.show(Settings.make(lr=0.048892525))
-    assert sent["field.lr"]["shown"] == "0.0489"
-    controls.enter("lr", "0.0489")  # as it is
-    controls.enter("lr", "0.04889")
-    controls.enter("lr", "0.0489")
-    assert set_to == [0.048892525, 0.04889, 0.0489]
+    controls = controls_of(
+        lambda name, value: set_to.append(value) or ("too low" if value < 0 else ""), sent
+    )
+    controls.show(Settings.make(lr=0.048892525, weight_decay=0.012345))
+    assert sent["field.lr"]["shown"] == "0.0488925"
+    assert sent["field.weight_decay"]["shown"] == "0.012345"
+    for entered in ("-1", "0.0488925", "0.0489"):
+        controls.enter("lr", entered)
+    assert set_to == [-1, 0.048892525, 0.0489]
 
 
 def test_a_word_that_is_no_value_is_left_to_settings_to_explain() -> None:

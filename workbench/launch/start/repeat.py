@@ -127,11 +127,13 @@ def repetition(original: Run, again: Run) -> Repetition:
     counts = f"{len(same)} of {len(losses)} losses equal{checked}"
     first = next((step for step in losses if step not in same), None)
     if first is not None:
-        value = (
-            f"it is {float(here[first])!r} here and {float(losses[first])!r} there"
-            if first in here
-            else "it is not here"
-        )
+        if first not in here:
+            return Repetition(
+                False,
+                f"{DOES_NOT_REPEAT}{original.id}: it ended before update {first}; {counts}.",
+                step,
+            )
+        value = f"it is {float(here[first])!r} here and {float(losses[first])!r} there"
         return Repetition(
             False,
             f"{DOES_NOT_REPEAT}{original.id}: the loss of update {first} is the first to differ "

@@ -80,7 +80,7 @@ class Freeze:
     """What `wb.freeze` returns: a rule, which lets parameters train only from an epoch on."""
 
     match: str | Callable[[str, Tensor], bool]
-    unfreeze_at_epoch: int | None
+    unfreeze_at_epoch: int
 
     def __call__(self, named: Named) -> dict[str, Mapping[str, Any]]:
         """It gives no options."""
@@ -91,9 +91,7 @@ class Freeze:
         return [*Group(self.match, {})(named)]
 
 
-def freeze(
-    match: str | Callable[[str, Tensor], bool], *, unfreeze_at_epoch: int | None = None
-) -> Freeze:
+def freeze(match: str | Callable[[str, Tensor], bool], *, unfreeze_at_epoch: int) -> Freeze:
     """A rule for `wb.Workbench(…, groups=[…])`: some parameters train only from an epoch on.
 
     match: as for `wb.group`.

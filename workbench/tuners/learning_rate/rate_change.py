@@ -1,5 +1,5 @@
 """Offers a learning rate anew, after the batch size or the optimizer has changed since a search
-found it, or since it was offered.
+found it, or since an offered one was taken.
 
 Sources of the rules: Goyal et al., "Accurate, Large Minibatch SGD" (2017) for the linear one;
 Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014) for the square
@@ -32,8 +32,10 @@ class RateChange:
     """A sentence on what has changed, and one on the choices."""
     rates: dict[str, float]
     """The rates by rule ("sqrt", "linear"); empty where no rule knows: the optimizer changed."""
-    settings: Settings
-    """The settings for which they are offered."""
+
+    def offers(self, lr: float) -> bool:
+        """Whether it offers this rate."""
+        return any(_is_near(offered, lr) for offered in self.rates.values())
 
 
 def rate_change(
@@ -41,47 +43,49 @@ def rate_change(
     now: Settings,
     ranks: Callable[[Settings], int],
     optimizer: str = "",
-    offers: Iterable[RateChange] = (),
+    taken: Iterable[Settings] = (),
 ) -> RateChange | None:
-    """What to say about the rate of these settings, which one of these searches found, or one of
-    these earlier changes offered; None: nothing has changed since, or it is another rate.
+    """What to say about the rate of these settings, which one of these searches found, or which
+    was offered for settings that were `taken`; None: it is right for them, or it is another rate.
 
     ranks: the number of processes that train together; it may raise SettingsError. optimizer: what
     trains where the settings name none.
     """
-    searched = [job.settings for job in jobs if job.kind == "find_lr" and _found(job, now.lr)]
-    chosen_for = [
-        offer.settings
-        for offer in offers
-        if any(_is_near(offered, now.lr) for offered in offer.rates.values())
-    ]
-    if not searched and not chosen_for:
+    known = [("offered", settings) for settings in taken if _is_near(settings.lr, now.lr)]
+    for job in jobs:
+        if job.kind == "find_lr" and _found(job, now.lr):
+            known.append(("found", job.settings))
+    if not known:
         return None
-    then, lr = [*chosen_for, *searched][-1], rate(now.lr)
-    names = [
-        short("optimizer", settings.optimizer) if settings.optimizer is not None else optimizer
-        for settings in (then, now)
-    ]
-    if names[0] != names[1]:
+
+    def trained_by(settings: Settings) -> str:
+        name = settings.optimizer
+        return optimizer if name is None else short("optimizer", name)
+
+    lr, trains = rate(now.lr), trained_by(now)
+    alike = [(origin, then) for origin, then in known if trained_by(then) == trains]
+    if not alike:
+        origin, then = known[-1]
         text = (
-            f"lr={lr} was found for {names[0]}, and now {names[1]} trains. No rule gives its rate:"
-            " bench.find_lr() measures it."
+            f"lr={lr} was {origin} for {trained_by(then)}, and now {trains} trains. No rule gives"
+            " its rate: bench.find_lr() measures it."
         )
-        return RateChange(text, {}, now)
+        return RateChange(text, {})
     try:
-        before, after = (effective_batch(settings, ranks(settings)) for settings in (then, now))
+        after = effective_batch(now, ranks(now))
+        sizes = [effective_batch(then, ranks(then)) for _, then in alike]
     except SettingsError:  # it changes during the fit
         return None
-    if before == after:
+    if after in sizes:
         return None
+    origin, before = alike[-1][0], sizes[-1]
     rates = {rule: three_digits(rescaled(now.lr, rule, after / before)) for rule in _RULES}
-    origin = "found with" if searched else "offered for"
     text = (
-        f"lr={lr} was {origin} {before} samples in an update, and now there are {after}. By the"
+        f"lr={lr} was {origin} for {before} samples in an update, and now there are {after}. By the"
         f" square root it becomes {rate(rates['sqrt'])}, and in proportion {rate(rates['linear'])}:"
         " bench.find_lr() measures it."
     )
-    return RateChange(text, rates, now)
+    return RateChange(text, rates)
 
 
 def _found(job: Any, lr: float) -> bool:

@@ -9,17 +9,13 @@ from workbench.events import Event, RunEnded, RunStarted, StepsDone
 from workbench.runs.tables.brief import RunBrief
 from workbench.settings import Settings, SettingsError, recorded_settings
 from workbench.settings.setting_text import same, text
-from workbench.techniques.stopping import reached
+from workbench.techniques.stopping import LENGTHS, reached
 from workbench.ui import format, texts
 
 LIVE = tuple(texts.LIVE)
 """The settings that the run buttons can change in a running fit."""
 GOING = ("queued", "running", "paused")
 """The states of a job that waits or runs."""
-LENGTHS = ("max_epochs", "max_steps", "max_time")
-"""The lengths: with another value of one of these, a fit that has reached its end may have more
-to do.
-"""
 
 
 def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:

@@ -18,6 +18,8 @@ from workbench.units import RATES, rate
 
 _BYTES = 12_000
 """Bytes of a value or of a reason as JSON, so that both fit into one message."""
+_DIGITS = 6
+"""Significant digits of a rate that is shown; a computed one has up to 17."""
 Entered = str | bool
 """What a control shows, and what a user enters: text, one of its options, or a tick."""
 
@@ -41,32 +43,27 @@ class SettingControl:
         self.placeholder = placeholder
         """What an empty box means."""
         self.shown: Entered = ""
-        self._cut: tuple[Entered, Entered] = ("", "")
-        """What was shown for a value that was not entered, with all its digits and with three."""
+        self._written: tuple[Entered, Any] = ("", None)
+        """The last value that was not entered, which may have more digits than are shown for it."""
         self.why = ""
         """Why the shown value was refused; "": it is the setting's value."""
 
     def read(self) -> Any:
         """The shown value."""
-        return self.means(self.shown)
+        shown, value = self._written
+        return value if self.shown == shown else self.means(self.shown)
 
     def write(self, value: Any) -> None:
         """Show a value of the setting."""
-        self.shown = brief = self.words(value)
-        if brief and self.name in RATES and isinstance(value, float):
-            brief = rate(value)
-        self._cut = self.shown, brief
-
-    @property
-    def brief(self) -> Entered:
-        """What it shows, with three digits of a rate that was not entered here."""
-        shown, brief = self._cut
-        return brief if self.shown == shown else self.shown
+        self.shown = self.words(value)
+        if self.shown and self.name in RATES and isinstance(value, float):
+            self.shown = rate(value, _DIGITS)
+        self._written = self.shown, value
 
     def described(self) -> dict[str, Any]:
         """What the front end shows now. why: the reason of a refusal, as a sentence."""
         why = cut(_as_sentence(self.why), _BYTES)
-        shown = self.brief if isinstance(self.brief, bool) else cut(self.brief, _BYTES)
+        shown = self.shown if isinstance(self.shown, bool) else cut(self.shown, _BYTES)
         return {"shown": shown, "why": why}
 
 
@@ -118,12 +115,10 @@ class SettingControls:
     def enter(self, name: str, entered: Entered) -> None:
         """Set a setting to what a user has entered into its control."""
         control = self._controls[name]
-        if entered == control.brief:  # the value keeps the digits that are not shown
-            entered = control.shown
         control.shown = entered
         self._entered = name
         try:
-            why = self._edited(name, control.means(entered))
+            why = self._edited(name, control.read())
         finally:
             self._entered = ""
         if why:

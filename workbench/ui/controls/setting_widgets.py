@@ -110,7 +110,7 @@ def _make(
         if kinds.types == (kind,) and not kinds.optional:
             return number(value=control.read(), **common), kind, kind
     text = widgets.Text(
-        value=control.shown,
+        value=control.words(control.read()),
         placeholder=control.placeholder,
         continuous_update=False,
         **common,
