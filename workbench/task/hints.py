@@ -133,7 +133,7 @@ def check_loss(loss: Any) -> None:
     ]
     if len(needed) > 2:
         raise TaskError(
-            f"loss={_name(loss)} needs {', '.join(needed)}, and a loss is called as loss(output, "
+            f"loss={loss_name(loss)} needs {', '.join(needed)}, and a loss is called as loss(output, "
             "target). Leave loss= out, and let the model "
             "return it: an nn.Module around yours whose forward takes all parts of a batch, calls "
             "your model on them, and returns "
@@ -272,7 +272,7 @@ def explain_loss_error(
         return _of_texts(target)
     text = str(error).lower()
     of_classes = (
-        _name(loss) in _OF_CLASSES
+        loss_name(loss) in _OF_CLASSES
         or "nll_loss" in text
         or "scalar type long" in text
         or "to be long" in text
@@ -419,7 +419,7 @@ def _stepping(frame: FrameType) -> str | None:
 def refuse_one_class(loss: Callable[..., Any], output: Any) -> None:
     """Raise TaskError for a cross entropy over a single class: it is 0 whatever the model does."""
     if (
-        _name(loss) in ("cross_entropy", "CrossEntropyLoss")
+        loss_name(loss) in ("cross_entropy", "CrossEntropyLoss")
         and isinstance(output, Tensor)
         and output.ndim > 1
         and output.shape[1] == 1
@@ -572,7 +572,7 @@ def _one_shape(
 
 def _call(loss: Callable[..., Any], output: str, target: str, argument: str = "loss") -> str:
     called = (
-        f"F.{_name(loss)}"
+        f"F.{loss_name(loss)}"
         if getattr(loss, "__module__", "") in ("torch.nn.functional", "torch._C._nn")
         else "your_loss"
     )
@@ -583,7 +583,8 @@ def _call(loss: Callable[..., Any], output: str, target: str, argument: str = "l
     )
 
 
-def _name(loss: Any) -> str:
+def loss_name(loss: Any) -> str:
+    """The name of a loss function, or of its class."""
     while isinstance(loss, functools.partial):
         loss = loss.func
     return str(getattr(loss, "__name__", type(loss).__name__))

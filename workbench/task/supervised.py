@@ -478,6 +478,10 @@ class Supervised(Task):
         )
 
     @property
+    def loss_text(self) -> str:
+        return "" if self._loss is None else hints.loss_name(self._loss)
+
+    @property
     def groups_text(self) -> str:
         return ", ".join(map(rule_text, self.rules))
 
