@@ -12,16 +12,32 @@ from workbench import units
 from workbench.task.batch import leaves
 
 
+CLEAN = "Clean the data"
+"""The remedy where the data holds such values."""
+
+
 class NonFiniteError(FloatingPointError):
     """The loss or a gradient became NaN or infinite; the message says at which update and what
     was seen.
     """
 
-    def __init__(self, message: str, loss: float = float("nan")) -> None:
+    def __init__(
+        self, message: str, loss: float = float("nan"), *, of_batch: bool = False
+    ) -> None:
         super().__init__(message)
         self.loss = loss
+        self.of_batch = of_batch
+        """Whether the batch itself held the values, so that no other setting helps: a search ends
+        with this error.
+        """
         self.own = True
         """On several ranks: whether it was this rank's loss. The other ranks know only the sum."""
+
+
+def refuse_bad_data(error: Exception) -> None:
+    """Raise the error of one search of several, if none of them can help: its batch is bad."""
+    if isinstance(error, NonFiniteError) and error.of_batch:
+        raise error
 
 
 def headline(step: int, loss: float, began: str | None = None, gradient: str | None = None) -> str:
@@ -52,15 +68,15 @@ def explain(
     step: int,
     loss: float,
     gradients: Mapping[str, Tensor],
-    batches: Sequence[Any],
+    bad_inputs: Sequence[str],
     before: Mapping[str, Tensor],
     began: str | None = None,
 ) -> str:
     """Explain why update `step` was not taken: where, then inputs, weights, the loss.
 
-    gradients, before: by name, in the order of the forward pass. began: as in `headline`.
+    gradients, before: by name, in the order of the forward pass. bad_inputs: of its batches, as
+    `bad_values` describes them. began: as in `headline`.
     """
-    bad_inputs = [f"{where} ({count} of {total} values)" for where, count, total in _bad(batches)]
     bad_weights = [name for name, value in before.items() if not bool(torch.isfinite(value).all())]
     bad_gradients = [
         name for name, value in gradients.items() if not bool(torch.isfinite(value).all())
@@ -76,8 +92,7 @@ def explain(
     lines = [headline(step, loss, began, gradient)]
     if bad_inputs:
         lines.append(
-            f"the batch itself holds NaN or infinite values: {', '.join(bad_inputs)}. Clean the"
-            " data"
+            f"the batch itself holds NaN or infinite values: {', '.join(bad_inputs)}. {CLEAN}"
         )
     elif bad_weights:
         lines.append(f"the weights were not finite before it, first in {bad_weights[0]!r}")
@@ -95,7 +110,8 @@ def _finite(value: float) -> bool:
     return value - value == 0.0
 
 
-def _bad(batches: Sequence[Any]) -> list[tuple[str, int, int]]:
+def bad_values(batches: Sequence[Any]) -> list[str]:
+    """Describe where the batches of a window hold NaN or infinite values, and how many."""
     bad = []
     for number, batch in enumerate(batches):
         where = "" if len(batches) == 1 else f"batch {number} of the window, "
@@ -103,11 +119,6 @@ def _bad(batches: Sequence[Any]) -> list[tuple[str, int, int]]:
             if tensor.is_floating_point():
                 count = int((~torch.isfinite(tensor)).sum())
                 if count:
-                    bad.append(
-                        (
-                            f"{where}batch[{path}]" if path else f"{where}batch",
-                            count,
-                            tensor.numel(),
-                        )
-                    )
+                    name = f"{where}batch[{path}]" if path else f"{where}batch"
+                    bad.append(f"{name} ({count} of {tensor.numel()} values)")
     return bad
