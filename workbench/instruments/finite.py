@@ -12,10 +12,6 @@ from workbench import units
 from workbench.task.batch import leaves
 
 
-CLEAN = "Clean the data"
-"""The remedy where the data holds such values."""
-
-
 class NonFiniteError(FloatingPointError):
     """The loss or a gradient became NaN or infinite; the message says at which update and what
     was seen.
@@ -91,9 +87,7 @@ def explain(
     gradient = bad_gradients[0] if telling else None
     lines = [headline(step, loss, began, gradient)]
     if bad_inputs:
-        lines.append(
-            f"the batch itself holds NaN or infinite values: {', '.join(bad_inputs)}. {CLEAN}"
-        )
+        lines.append(of_batch(bad_inputs))
     elif bad_weights:
         lines.append(f"the weights were not finite before it, first in {bad_weights[0]!r}")
     elif _finite(loss):
@@ -108,6 +102,13 @@ def explain(
 
 def _finite(value: float) -> bool:
     return value - value == 0.0
+
+
+def of_batch(bad_inputs: Sequence[str]) -> str:
+    """The cause and the remedy where a batch holds such values, as `bad_values` describes them."""
+    return (
+        f"the batch itself holds NaN or infinite values: {', '.join(bad_inputs)}. Clean the data"
+    )
 
 
 def bad_values(batches: Sequence[Any]) -> list[str]:
