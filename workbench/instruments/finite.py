@@ -17,9 +17,7 @@ class NonFiniteError(FloatingPointError):
     was seen.
     """
 
-    def __init__(
-        self, message: str, loss: float = float("nan"), *, of_batch: bool = False
-    ) -> None:
+    def __init__(self, message: str, loss: float = float("nan"), *, of_batch: bool = False) -> None:
         super().__init__(message)
         self.loss = loss
         self.of_batch = of_batch
@@ -106,9 +104,7 @@ def _finite(value: float) -> bool:
 
 def of_batch(bad_inputs: Sequence[str]) -> str:
     """The cause and the remedy where a batch holds such values, as `bad_values` describes them."""
-    return (
-        f"the batch itself holds NaN or infinite values: {', '.join(bad_inputs)}. Clean the data"
-    )
+    return f"the batch itself holds NaN or infinite values: {', '.join(bad_inputs)}. Clean the data"
 
 
 def bad_values(batches: Sequence[Any]) -> list[str]:

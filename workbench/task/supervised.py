@@ -247,7 +247,7 @@ class Supervised(Task):
         for name, metric in self.metrics.items():
             try:
                 score = self._called_with(metric, f"metrics[{name!r}]", output, target)
-            except (TypeError, AttributeError, ValueError) as error:
+            except (TypeError, AttributeError, ValueError, LookupError) as error:
                 if not isinstance(error, TaskError):
                     error.add_note(
                         f"It was metrics[{name!r}], called with"

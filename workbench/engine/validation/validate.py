@@ -25,7 +25,7 @@ from workbench.task import rng
 from workbench.task.batch import describe, on_host
 from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
-from workbench.task.hints import explain_batch_error
+from workbench.task.hints import add_remedy, explain_batch_error
 from workbench.task.hooks import Values
 from workbench.task.modules import Modes
 from workbench.task.protocol import Task
@@ -122,10 +122,10 @@ def _scores(
                 f"{PLACE}{number} of the {'test' if stage == 'test' else 'validation'} data, on"
                 f" {describe(moved)}"
             )
-            if remedy := explain_out_of_memory(
-                error, session.data.batch_size(stage)
-            ) or explain_batch_error(error, moved, check=True):
+            if remedy := explain_out_of_memory(error, session.data.batch_size(stage)):
                 error.add_note(remedy)
+            else:
+                add_remedy(error, explain_batch_error(error, moved, check=True))
             raise
         if watch is not None and watch.due:
             watch.look(session, moved, scores.outputs)
@@ -145,7 +145,8 @@ def _note_nonfinite(
     are the cause. A device is not waited for: there the health knows only the mean.
     """
     state = session.state
-    if loss is None or not session.plan.on_cpu or state.searching or _NONFINITE in state.counts_seen:
+    known = _NONFINITE in state.counts_seen
+    if loss is None or known or not session.plan.on_cpu or state.searching:
         return
     value = float(torch.as_tensor(loss).detach().float().mean())
     if math.isfinite(value):
