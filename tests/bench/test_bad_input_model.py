@@ -692,3 +692,26 @@ def test_an_error_of_the_users_own_gets_no_remedy_of_ours(error, tmp_path):
         with pytest.raises(type(error)) as caught:
             bench.fit().result()
         assert [note for note in caught.value.__notes__ if not note.startswith("at update")] == []
+
+
+def test_classes_in_the_last_dimension(tmp_path):
+    class Tags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(1, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.line(x[..., None])
+
+    with refused("(2, 6, 3) with the target of shape (2, 6)", "output.transpose(1, 2), y)"):
+        make(tmp_path, Tags(), (torch.randn(9, 6), torch.randint(0, 3, (9, 6))))
+
+
+def test_a_model_that_takes_a_dict_as_one_argument(tmp_path):
+    class Whole(nn.Linear):
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return super().forward(batch["x"] + batch["z"])
+
+    data = {"x": torch.randn(9, 6), "z": torch.randn(9, 6), "y": torch.arange(9) % 3}
+    with refused("by its names (x, z)", "an object whose training_step"):
+        make(tmp_path, Whole(6, 3), data)

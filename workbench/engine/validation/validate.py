@@ -145,8 +145,8 @@ def _note_nonfinite(
     are the cause. A device is not waited for: there the health knows only the mean.
     """
     state = session.state
-    known = _NONFINITE in state.counts_seen
-    if loss is None or known or not session.plan.on_cpu or state.searching:
+    reported = _NONFINITE in state.counts_seen
+    if loss is None or reported or not session.plan.on_cpu or state.searching:
         return
     value = float(torch.as_tensor(loss).detach().float().mean())
     if math.isfinite(value):

@@ -303,11 +303,11 @@ def is_near(value: Any, found: Any) -> bool:
     return math.isclose(value, found, rel_tol=_NEAR) if numbers else bool(value == found)
 
 
-def _is_lower(found: Any, rate: Any) -> bool:
+def _is_lower(measured: Any, rate: Any) -> bool:
     """Whether a search found a rate clearly below a run's; one that is no number is not known."""
-    if not isinstance(rate, int | float) or not isinstance(found, int | float):
+    if not isinstance(rate, int | float) or not isinstance(measured, int | float):
         return True
-    return found < rate and not is_near(found, rate)
+    return measured < rate and not is_near(measured, rate)
 
 
 def _optimizer(header: Mapping[str, Any]) -> Any:
