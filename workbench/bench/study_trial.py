@@ -27,6 +27,7 @@ from workbench.launch.start.kept_start import StartFile
 from workbench.launch.study.liveness import began_at, cost_of
 from workbench.launch.study.worker import Attend, Piece, Worker
 from workbench.runs.folder.files import Folder, make_folder, read_json
+from workbench.runs.health.numbers import NonFiniteValidation
 from workbench.runs.printable import printable
 from workbench.runs.read import RUNS, STUDY
 from workbench.runs.run import Run
@@ -368,7 +369,8 @@ def _status(
     if value is None:
         return "failed", f"no validation has reported {monitor}"
     if not math.isfinite(value):
-        return "infeasible", f"{monitor} is not finite"
+        causes = [f.text for f in run.health if f.trouble == NonFiniteValidation.TROUBLE]
+        return "infeasible", [*causes, f"{monitor} is not finite"][0][:_CAUSE]
     return "completed", ""
 
 

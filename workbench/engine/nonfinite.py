@@ -23,7 +23,7 @@ from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.instruments import finite
 from workbench.instruments.grad_norm import as_floats
-from workbench.instruments.replay import replay
+from workbench.instruments.replay import began_in_training, replay
 from workbench.task import rng
 from workbench.task.device import xla
 from workbench.task.device.dtensor import whole
@@ -72,30 +72,41 @@ def check(
         session.state.left_out += not session.state.skipped
         if session.state.left_out <= TOLD:
             session.notes.append(
-                Message(_words(session, opt, window, value), "warning", session.state.step)
+                Message(str(_error(session, opt, window, value)), "warning", session.state.step)
             )
         # a forward pass over non-finite values spoils the statistics of BatchNorm for good
         session.replay.restore_buffers()
         raise UpdateSkipped(loss.detach())
-    error = finite.NonFiniteError(_words(session, opt, window, value), value)
+    error = _error(session, opt, window, value)
     error.own = session.parallel.own_loss_bad
     raise error
 
 
-def _words(session: Session, opt: OptimizerHandle, window: Sequence[Any], value: float) -> str:
+def _error(
+    session: Session, opt: OptimizerHandle, window: Sequence[Any], value: float
+) -> finite.NonFiniteError:
+    batches = [item.batch for item in window] if session.plan.tbptt is not None else window
+    bad_inputs = finite.bad_values(batches)
     trained = {id(p) for p in opt.trained}
     named = session.task.trained_parameters()
     # Ranks with sharded weights could repeat the update only together, and not every rank gets
     # here.
-    replays = not (session.state.searching or session.task.manual or session.weights.sharded)
-    return finite.explain(
+    replays = not (session.task.manual or session.weights.sharded)
+    # A search goes on after a rate that is too high, and needs no place. Where the batch holds such
+    # values on purpose (targets that the loss leaves out), the replay tells whose fault it is.
+    replays &= bool(bad_inputs) or not session.state.searching
+    point = session.replay.here(session.state, window)
+    began = _replayed(session, opt, point) if replays else None
+    text = finite.explain(
         session.state.step,
         value,
         _gradients(session.weights, {name: p for name, p in named.items() if id(p) in trained}),
-        [item.batch for item in window] if session.plan.tbptt is not None else window,
+        bad_inputs,
         {name: whole(p) for name, p in named.items()},
-        _replayed(session, opt, session.replay.here(session.state, window)) if replays else None,
+        began,
     )
+    of_batch = bool(bad_inputs) and not math.isfinite(value) and not began_in_training(began)
+    return finite.NonFiniteError(text, value, of_batch=of_batch)
 
 
 def _gradients(weights: WholeWeights, trained: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -22,7 +22,7 @@ from workbench.engine.session import Session
 from workbench.events.columns import recorded_name
 from workbench.instruments.memory import explain_out_of_memory
 from workbench.task.batch import describe
-from workbench.task.hints import explain_batch_error, explain_step_error
+from workbench.task.hints import add_remedy, explain_batch_error, explain_step_error
 
 
 def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
@@ -38,13 +38,13 @@ def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
             f"at update {session.state.step}, epoch {session.state.epoch}, on"
             f" {describe(batch) if window else 'no batch'}"
         )
-        remedy = (
-            explain_out_of_memory(error, session.data.batch_size("train"))
-            or explain_step_error(error)
-            or explain_batch_error(error, batch)
-        )
+        remedy = explain_out_of_memory(
+            error, session.data.batch_size("train")
+        ) or explain_step_error(error)
         if remedy:
             error.add_note(remedy)
+        else:
+            add_remedy(error, explain_batch_error(error, batch))
         raise
 
 

@@ -17,11 +17,21 @@ class NonFiniteError(FloatingPointError):
     was seen.
     """
 
-    def __init__(self, message: str, loss: float = float("nan")) -> None:
+    def __init__(self, message: str, loss: float = float("nan"), *, of_batch: bool = False) -> None:
         super().__init__(message)
         self.loss = loss
+        self.of_batch = of_batch
+        """Whether the batch itself held the values, so that no other setting helps: a search ends
+        with this error.
+        """
         self.own = True
         """On several ranks: whether it was this rank's loss. The other ranks know only the sum."""
+
+
+def refuse_bad_data(error: Exception) -> None:
+    """Raise the error of one search of several, if none of them can help: its batch is bad."""
+    if isinstance(error, NonFiniteError) and error.of_batch:
+        raise error
 
 
 def headline(step: int, loss: float, began: str | None = None, gradient: str | None = None) -> str:
@@ -52,15 +62,15 @@ def explain(
     step: int,
     loss: float,
     gradients: Mapping[str, Tensor],
-    batches: Sequence[Any],
+    bad_inputs: Sequence[str],
     before: Mapping[str, Tensor],
     began: str | None = None,
 ) -> str:
     """Explain why update `step` was not taken: where, then inputs, weights, the loss.
 
-    gradients, before: by name, in the order of the forward pass. began: as in `headline`.
+    gradients, before: by name, in the order of the forward pass. bad_inputs: of its batches, as
+    `bad_values` describes them. began: as in `headline`.
     """
-    bad_inputs = [f"{where} ({count} of {total} values)" for where, count, total in _bad(batches)]
     bad_weights = [name for name, value in before.items() if not bool(torch.isfinite(value).all())]
     bad_gradients = [
         name for name, value in gradients.items() if not bool(torch.isfinite(value).all())
@@ -75,10 +85,7 @@ def explain(
     gradient = bad_gradients[0] if telling else None
     lines = [headline(step, loss, began, gradient)]
     if bad_inputs:
-        lines.append(
-            f"the batch itself holds NaN or infinite values: {', '.join(bad_inputs)}. Clean the"
-            " data"
-        )
+        lines.append(of_batch(bad_inputs))
     elif bad_weights:
         lines.append(f"the weights were not finite before it, first in {bad_weights[0]!r}")
     elif _finite(loss):
@@ -95,7 +102,13 @@ def _finite(value: float) -> bool:
     return value - value == 0.0
 
 
-def _bad(batches: Sequence[Any]) -> list[tuple[str, int, int]]:
+def of_batch(bad_inputs: Sequence[str]) -> str:
+    """The cause and the remedy where a batch holds such values, as `bad_values` describes them."""
+    return f"the batch itself holds NaN or infinite values: {', '.join(bad_inputs)}. Clean the data"
+
+
+def bad_values(batches: Sequence[Any]) -> list[str]:
+    """Describe where the batches of a window hold NaN or infinite values, and how many."""
     bad = []
     for number, batch in enumerate(batches):
         where = "" if len(batches) == 1 else f"batch {number} of the window, "
@@ -103,11 +116,6 @@ def _bad(batches: Sequence[Any]) -> list[tuple[str, int, int]]:
             if tensor.is_floating_point():
                 count = int((~torch.isfinite(tensor)).sum())
                 if count:
-                    bad.append(
-                        (
-                            f"{where}batch[{path}]" if path else f"{where}batch",
-                            count,
-                            tensor.numel(),
-                        )
-                    )
+                    name = f"{where}batch[{path}]" if path else f"{where}batch"
+                    bad.append(f"{name} ({count} of {tensor.numel()} values)")
     return bad

@@ -33,6 +33,15 @@ _NOT_THE_USERS = tuple(
 )
 
 
+_OF_INFINITE = "which made NaN of infinite values"
+"""How a place ends in which the values came from outside, as infinity, and turned into NaN."""
+
+
+def began_in_training(began: str | None) -> bool:
+    """Whether a place that `replay` described made such values of finite ones."""
+    return (began or "").startswith("first in ") and not (began or "").endswith(_OF_INFINITE)
+
+
 def replay(forward: Callable[[], Tensor], modules: nn.Module) -> str | None:
     """Return in words where a NaN or infinity began in `forward` (which returns the loss) or its
     backward; None: nowhere.
@@ -106,9 +115,7 @@ class _Watch(TorchFunctionMode):
             return self._words(func.__name__.strip("_"))
         if any(map(_has_nan, bad_results)) and not any(map(_has_nan, bad)):
             is_constant = _has_number(arguments, math.isnan)  # torch.full((3,), torch.nan)
-            remark = (
-                "with a NaN in the code" if is_constant else "which made NaN of infinite values"
-            )
+            remark = "with a NaN in the code" if is_constant else _OF_INFINITE
             return self._words(func.__name__.strip("_"), remark)
         return None  # it was an input: a mask, or a value from outside
 

@@ -187,6 +187,7 @@ def header(kind: str, settings: Settings, summary: ModelSummary, data: str) -> d
             "device": summary.device,
             "data": data,
             **({"optimizer": summary.optimizer} if summary.optimizer else {}),
+            **({"loss": summary.loss} if summary.loss else {}),
             **({"groups": summary.groups} if summary.groups else {}),
             **({"build": dict(summary.build)} if summary.build else {}),
         },

@@ -37,7 +37,7 @@ from workbench.events import (
     TuneStep,
     last_of,
 )
-from workbench.instruments.finite import NonFiniteError
+from workbench.instruments.finite import NonFiniteError, refuse_bad_data
 from workbench.instruments.memory import available_memory, total_memory
 from workbench.launch import select_launcher
 from workbench.launch.assignments import (
@@ -461,6 +461,7 @@ class TuneWork(BenchWork):
                 if self._run(self._work(name, settings), sink, inbox) == "stopped":
                     return "stopped"
             except (TaskError, NonFiniteError) as error:  # such as data that can be read only once
+                refuse_bad_data(error)
                 step: TuneStep | None = TuneStep(name, {}, str(error))
             else:
                 step = _workers_step(sink.events) if name == "find_num_workers" else None

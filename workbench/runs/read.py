@@ -105,6 +105,7 @@ _TASK: dict[str, tuple[type, ...]] = {
     "data": (str,),
     "build": (dict,),
     "optimizer": (str,),
+    "loss": (str,),
     "groups": (str,),
 }
 _LONGEST = 300

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from workbench.task.batch import TARGETS, leaves, made_of_lists
+from workbench.task.batch import TARGETS, leaves, made_of_lists, sample_count
 from workbench.task.errors import TaskError
 from workbench.task.signature import parameters
 from workbench.values import shown
@@ -47,10 +47,6 @@ _BROADCASTS = frozenset(
 """torch functions that compare two tensors element by element."""
 NO_GRADIENT = (
     "Look for detach(), torch.no_grad(), .item(), argmax or numpy between the model and the loss."
-)
-SINGLE_VALUE = (
-    "Batch normalisation needs more than one sample in a batch: drop_last=True leaves out a short"
-    " last batch."
 )
 _NO_GRADIENT_IN_VALIDATION = (
     "Validations run under torch.no_grad(): where the model or a metric takes gradients itself"
@@ -133,8 +129,8 @@ def check_loss(loss: Any) -> None:
     ]
     if len(needed) > 2:
         raise TaskError(
-            f"loss={_name(loss)} needs {', '.join(needed)}, and a loss is called as loss(output, "
-            "target). Leave loss= out, and let the model "
+            f"loss={loss_name(loss)} needs {', '.join(needed)}, and a loss is called as"
+            " loss(output, target). Leave loss= out, and let the model "
             "return it: an nn.Module around yours whose forward takes all parts of a batch, calls "
             "your model on them, and returns "
             "{'loss': the_loss(…)}."
@@ -165,11 +161,7 @@ def explain_missing_loss(model: nn.Module, batch: Any) -> str:
             )
     takes = f"{called}({', '.join(accepted)})"
     if len(accepted) == 1 and accepted[0] not in keys:
-        return (
-            f"no loss= was given, so the batch is passed by its names ({', '.join(keys)}), which"
-            f" {takes} does not take: take them in forward({', '.join(keys)}), or give an object"
-            " whose training_step calls the model on the whole batch."
-        )
+        return f"no loss= was given, so {_passed_by_names(takes, keys)}"
     if not unknown:
         return (
             f"no loss= was given, and {takes} needs more than the batch has ({', '.join(keys)}):"
@@ -198,6 +190,8 @@ def explain_unknown_inputs(model: nn.Module, inputs: Any) -> str:
                     )
         if not unknown:
             return ""
+        if len(accepted) == 1 and len(unknown) == len(inputs) > 1:
+            return f"with loss= {_passed_by_names(takes, unknown)}"
         unknown_keys = ", ".join(map(repr, unknown))
         return f"{takes} does not take {unknown_keys} of the batch: {_leave_out(unknown)}."
     if not isinstance(inputs, tuple) or len(inputs) <= len(accepted):
@@ -207,6 +201,15 @@ def explain_unknown_inputs(model: nn.Module, inputs: Any) -> str:
         f"{len(inputs) + 1} parts: leave out those that the "
         "model does not take, collate_fn=lambda samples: default_collate([(x, y) for x, y, *_ in "
         "samples]) with that of torch.utils.data."
+    )
+
+
+def _passed_by_names(takes: str, keys: list[str]) -> str:
+    """The error for a model that may take a batch as one argument."""
+    return (
+        f"the batch is passed by its names ({', '.join(keys)}), which {takes} does not take: take"
+        f" them in forward({', '.join(keys)}), or give an object whose training_step calls the"
+        " model on the whole batch."
     )
 
 
@@ -272,7 +275,7 @@ def explain_loss_error(
         return _of_texts(target)
     text = str(error).lower()
     of_classes = (
-        _name(loss) in _OF_CLASSES
+        loss_name(loss) in _OF_CLASSES
         or "nll_loss" in text
         or "scalar type long" in text
         or "to be long" in text
@@ -364,10 +367,13 @@ def explain_batch_error(error: BaseException, batch: Any, *, check: bool = False
         r"size mismatch,? (got|m1|mat1)|expected input( batch_size|\[| to )", low
     ):
         return "The shape that the model expects is not the shape of the data."
-    if re.search(r"target -?\d+ is out of bounds", low):
-        return "A class label is not below the number of the model's outputs."
+    if label := re.search(r"target (-?\d+) is out of bounds", low):
+        return _of_label(int(label[1]))
     if "expected more than 1 value per channel" in low:
-        return SINGLE_VALUE
+        return (
+            f"Batch normalisation needs more than one sample in a batch, and this one has"
+            f" {sample_count(batch)}: drop_last=True leaves out a short last batch."
+        )
     if "does not support sparse gradients" in low:
         return (
             "Give the layer with sparse=True an optimizer that takes them, optimizer={'embedding':"
@@ -379,6 +385,30 @@ def explain_batch_error(error: BaseException, batch: Any, *, check: bool = False
             " AVX-512): take precision='32'."
         )
     return ""
+
+
+def _of_label(label: int) -> str:
+    if label < 0:
+        return (
+            f"The labels count from 0, and one is {label}: clean them, or let the loss leave it"
+            f" out, loss=functools.partial(F.cross_entropy, ignore_index={label})."
+        )
+    return (
+        f"The label {label} is not below the number of the model's outputs: give the model at least"
+        f" {label + 1} outputs, or clean the labels, which count from 0."
+    )
+
+
+def add_remedy(error: BaseException, remedy: str) -> None:
+    """Add what `explain_batch_error` says to the message of an error, which records and panels
+    show, too; a note where the message is no plain text.
+    """
+    if not remedy or remedy in str(error):
+        return
+    if type(error).__str__ is BaseException.__str__ and [*map(type, error.args)] == [str]:
+        error.args = (f"{str(error).rstrip().removesuffix('.')}. {remedy}",)
+    else:
+        error.add_note(remedy)
 
 
 def explain_step_error(error: BaseException) -> str | None:
@@ -419,7 +449,7 @@ def _stepping(frame: FrameType) -> str | None:
 def refuse_one_class(loss: Callable[..., Any], output: Any) -> None:
     """Raise TaskError for a cross entropy over a single class: it is 0 whatever the model does."""
     if (
-        _name(loss) in ("cross_entropy", "CrossEntropyLoss")
+        loss_name(loss) in ("cross_entropy", "CrossEntropyLoss")
         and isinstance(output, Tensor)
         and output.ndim > 1
         and output.shape[1] == 1
@@ -544,6 +574,13 @@ def _of_texts(target: Any) -> str | None:
 
 def _of_classes(loss: Callable[..., Any], output: Tensor, target: Tensor) -> str | None:
     wanted, number = (len(output), *output.shape[2:]), "y"
+    if target.ndim > 1 and output.shape[:-1] == target.shape != wanted:
+        turned = "output.transpose(1, 2)" if output.ndim == 3 else "output.movedim(-1, 1)"
+        number += "" if target.dtype == torch.int64 else ".long()"
+        return (
+            f"it was given {_shapes(output, target)}, and this loss takes the classes as the second"
+            f" dimension of the output: {_call(loss, turned, number)}."
+        )
     if target.ndim == output.ndim and target.shape[1] == 1:
         number += ".squeeze(1)"
     elif tuple(target.shape) != wanted:
@@ -572,7 +609,7 @@ def _one_shape(
 
 def _call(loss: Callable[..., Any], output: str, target: str, argument: str = "loss") -> str:
     called = (
-        f"F.{_name(loss)}"
+        f"F.{loss_name(loss)}"
         if getattr(loss, "__module__", "") in ("torch.nn.functional", "torch._C._nn")
         else "your_loss"
     )
@@ -583,7 +620,8 @@ def _call(loss: Callable[..., Any], output: str, target: str, argument: str = "l
     )
 
 
-def _name(loss: Any) -> str:
+def loss_name(loss: Any) -> str:
+    """The name of a loss function, or of its class."""
     while isinstance(loss, functools.partial):
         loss = loss.func
     return str(getattr(loss, "__name__", type(loss).__name__))

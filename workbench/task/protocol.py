@@ -467,6 +467,11 @@ class Task(abc.ABC):
         return ""
 
     @property
+    def loss_text(self) -> str:
+        """The name of `loss=`, for records; "": the model or the task has the loss."""
+        return ""
+
+    @property
     def groups_text(self) -> str:
         """The rules that divide its parameters into groups, for records; "": there are none."""
         return ""

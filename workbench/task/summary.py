@@ -34,6 +34,8 @@ class ModelSummary:
     """What makes the optimizer where the setting `optimizer` names none; "": the task does."""
     own_schedule: bool = False
     """Whether a scheduler of the user's sets the rate."""
+    loss: str = ""
+    """The name of `loss=`; "": the model or the task has the loss."""
     groups: str = ""
     """The rules of `groups=`; "": there are none."""
     build: Mapping[str, Any] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class ModelSummary:
             sum(p.numel() for p in parameters) - of_model,
             task.optimizer_text,
             own_schedule,
+            task.loss_text,
             task.groups_text,
             recordable(build),
         )

@@ -247,7 +247,7 @@ class Supervised(Task):
         for name, metric in self.metrics.items():
             try:
                 score = self._called_with(metric, f"metrics[{name!r}]", output, target)
-            except (TypeError, AttributeError, ValueError) as error:
+            except (TypeError, AttributeError, ValueError, LookupError) as error:
                 if not isinstance(error, TaskError):
                     error.add_note(
                         f"It was metrics[{name!r}], called with"
@@ -476,6 +476,10 @@ class Supervised(Task):
             if is_named(named)
             else self.optimizer_factory.name
         )
+
+    @property
+    def loss_text(self) -> str:
+        return "" if self._loss is None else hints.loss_name(self._loss)
 
     @property
     def groups_text(self) -> str:

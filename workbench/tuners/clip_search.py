@@ -266,7 +266,7 @@ def _measure(
                 if number % _FLUSH == 0:
                     flushes += session.meter.flush(session.state.epoch, wait=True)
         except NonFiniteError as error:
-            if session.state.step < ENOUGH:
+            if error.of_batch or session.state.step < ENOUGH:
                 raise
             ended = f"training diverged: {error}"
     flushes += session.meter.flush(session.state.epoch, wait=True)

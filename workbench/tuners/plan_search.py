@@ -22,7 +22,7 @@ import numpy as np
 from workbench.commands import Inbox, Stop
 from workbench.engine.setup import open_session
 from workbench.events import CurveEnded, CurvePoint, Emit, Event, RaceTrial, TuneStep, TuneTrial
-from workbench.instruments.finite import NonFiniteError
+from workbench.instruments.finite import NonFiniteError, refuse_bad_data
 from workbench.plots.clip_statistics import ENOUGH
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
@@ -163,6 +163,7 @@ class PlanSearch:
                 inbox = session.ranks.listen(self._inbox)
                 end = lr_finder.run(session, request, self._emit, inbox)
         except (TaskError, NonFiniteError) as error:
+            refuse_bad_data(error)
             self._step("find_lr", {}, str(error))
             return
         if end.ended == sweep.STOPPED:
@@ -291,6 +292,7 @@ class PlanSearch:
                 self._task, current, lambda: self._ranks.any(self._inbox.has(Stop))
             )
         except (TaskError, NonFiniteError) as error:
+            refuse_bad_data(error)
             self._step(search, {}, str(error))
             return
         if end.ended == "stopped":

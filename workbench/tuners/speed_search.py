@@ -467,9 +467,10 @@ def measured(
         before = len(times)
         try:
             total = take(count)
-        except NonFiniteError:
+        except NonFiniteError as error:
             count, total = len(times) - before, sum(times[before:])
-            if updates or count < _FEWEST:  # else the measured speed is good enough
+            # the speed that was measured is good enough where there are updates enough
+            if error.of_batch or updates or count < _FEWEST:
                 raise
     compared = losses[: updates or None][-10:]
     last = torch.stack(compared).double().mean().item() if compared else None

@@ -261,7 +261,7 @@ def train(
     held: int | None = None,
 ) -> float:
     """Take an update at each of these rates, and return the held-out loss; inf: it is not finite.
-    The caller restores the session.
+    The caller restores the session. Raises `NonFiniteError` only where the data holds such values.
 
     broken: called with the training loss of each update; if it returns True, the stretch ends with
     inf. held: the number of held-out batches; None: `HELD_OUT` of validation data, `held_out` of
@@ -291,7 +291,9 @@ def train(
                     )
                     if session.ranks.broadcast_object(ends):
                         return math.inf
-        except NonFiniteError:
+        except NonFiniteError as error:
+            if error.of_batch:
+                raise
             return math.inf
         return _val_loss(session, held or HELD_OUT) if by_val else _loss_of(session, opt, kept)
 

@@ -36,7 +36,6 @@ from workbench.settings import Settings
 from workbench.task.data.loader_parts import length_of
 from workbench.task.data.spec import DataSpec, set_epoch
 from workbench.task.errors import TaskError
-from workbench.task.hints import SINGLE_VALUE
 from workbench.task.protocol import Task
 from workbench.techniques.accumulation import size_at
 from workbench.techniques.limits import effective_settings, fraction_of
@@ -194,7 +193,7 @@ def measured(
     except ValueError as error:
         if not _of_a_single_value(error):
             raise
-        return Trial(size, False, error=f"{error}. {SINGLE_VALUE}", limit_bytes=limit, refused=size)
+        return Trial(size, False, error=str(error), limit_bytes=limit, refused=size)
     refused = _refused(session, settings, method, last)
     peak = _peak(session.device, idle)
     # The first updates also allocate memory, choose kernels and start threads.
@@ -228,6 +227,7 @@ def _refused(
             if is_out_of_memory(error):
                 raise
             line = (str(error).strip().splitlines() or ["no message"])[0]
+            line = line.partition(". ")[0]  # without a remedy for batches of the data
             remedy = f"take another number of {spec.name} samples"
             if spec is session.task.train:
                 remedy = "drop_last=True leaves it out"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ WAITS = Finding(
     "find_num_workers() tries",
     remedy="bench.find_num_workers()",
 )
-RATE = Finding("error", "the loss has risen", "find_lr() measures one", remedy="bench.find_lr()")
+RATE = Finding("warning", "it stands", "find_lr() measures one", remedy="bench.find_lr()")
 
 
 def recorded(
@@ -50,11 +51,13 @@ def recorded(
     *events: Event,
     data: str = DATA,
     model: str = "Net",
+    loss: str = "",
     created: float = 1.0,
     **settings: Any,
 ) -> Path:
     kind = id.partition("-")[2]
     task = {"model": model, "parameters": 12, "trainable": 12, "device": "cpu", "data": data}
+    task |= {"loss": loss} if loss else {}
     header = {
         "kind": kind,
         "created": created,
@@ -177,6 +180,22 @@ def test_a_rate_that_was_found(tmp_path: Path) -> None:
     assert told(near, RATE) == [(RATE.advice, RATE.remedy)], (
         "that rate is no remedy: it is what went wrong"
     )
+    rose = replace(RATE, trouble="diverged")
+    assert told(fit, rose)[0][1] == "bench.set(lr=3.2e-3)"
+    for lr in (0.00321, 1e-4):
+        ((advice, remedy),) = told(recorded(tmp_path, f"00{lr}-fit", lr=lr), rose)
+        assert not remedy, "a higher rate makes it worse, and another search would find the same"
+        assert "lr=3.2e-3, which is not lower" in advice
+
+
+def test_a_rate_of_another_optimizer_or_loss_is_no_remedy(tmp_path: Path) -> None:
+    sweep = [RunStarted("r", "find_lr", {}, "cpu"), CurveEnded("all points", (), 0.587)]
+    recorded(tmp_path, "0001-find_lr", *sweep, optimizer="sgd")
+    recorded(tmp_path, "0002-find_lr", *sweep, optimizer="adamw", loss="mse_loss")
+    fit = recorded(tmp_path, "0003-fit", optimizer="adamw", loss="cross_entropy")
+    assert told(fit, RATE) == [(RATE.advice, RATE.remedy)]
+    fit = recorded(tmp_path, "0004-fit", optimizer="adamw", loss="mse_loss")
+    assert told(fit, RATE)[0][1] == "bench.set(lr=0.587)"
 
 
 def test_a_weight_decay_that_was_found_and_one_that_was_not(tmp_path: Path) -> None:

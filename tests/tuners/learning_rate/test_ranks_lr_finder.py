@@ -96,9 +96,13 @@ def test_one_of_several_optimizers(swept, one_thread):
 
 def test_a_loss_that_is_not_finite_on_one_rank_ends_it_on_all(one_thread):
     x, y = labelled(37).tensors
-    x[5] = float("inf")
+    y[5] = -100
+
+    def loss(output, y):
+        return F.cross_entropy(output, y) + torch.where((y == -100).any(), torch.inf, 0.0)
+
     request = LRRequest(num_training=12, early_stop_threshold=None)
-    ranks, alone = both(plain_net, (x, y), {"shuffle": False}, request)
+    ranks, alone = both(plain_net, (x, y), {"shuffle": False}, request, {"loss": loss})
     assert ranks[1].ended == alone[1].ended == "loss not finite"
     assert len(ranks[0]) == len(alone[0]) == 1  # sample 5 is of the second rank's first batch
 

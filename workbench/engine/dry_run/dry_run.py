@@ -48,7 +48,10 @@ class _Tried:
 
     def remedy(self) -> str:
         """What to do where the samples of a list may be ready batches; "": they are not."""
-        listed: Any = None if self.spec is None else self.spec.parts.dataset
+        parts = None if self.spec is None else self.spec.parts
+        if parts is None or parts.collate_fn is not None:
+            return ""
+        listed: Any = parts.dataset
         tensors = leaves(listed[0]) if isinstance(listed, (list, tuple)) else []
         if not tensors or not all(tensor.ndim for _, tensor in tensors):
             return ""
@@ -390,9 +393,9 @@ _TWO = (
 def _explained(what: str, tried: _Tried, call: Any) -> Any:
     """Run `call`; an error gets a note with the batch and, where one is known, the remedy."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(record=True) as leaked:
             warnings.filterwarnings("error", message="Using a target size")
-            return call()
+            result = call()
     except (TaskError, NonFiniteError) as error:
         if error.__cause__ is not None:  # of the user's code
             error.add_note(tried.remedy().strip() or _TWO)
@@ -401,12 +404,16 @@ def _explained(what: str, tried: _Tried, call: Any) -> Any:
         remedy = explain_batch_error(error, tried.batch, check=tried.name != "train") or _TWO
         raise TaskError(
             f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with "
-            f"{_said(error)}. {remedy}{tried.remedy()}{_noted(error, remedy)}"
+            f"{_said(error, remedy)}. {remedy}{tried.remedy()}{_noted(error, remedy)}"
         ) from error
+    for warning in leaked:  # those before an error would only repeat it
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return result
 
 
-def _said(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or ["no message"]
+def _said(error: BaseException, remedy: str = "") -> str:
+    """The error's first line, without the remedy that a validation has added to it."""
+    lines = str(error).removesuffix(remedy).strip().splitlines() or ["no message"]
     return f"{type(error).__name__}: {lines[0].removesuffix('.')}"
 
 

@@ -5,6 +5,7 @@ the training state.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -17,16 +18,19 @@ from workbench.engine.distributed.fsdp_forward import PaddingBatch
 from workbench.engine.session import Session
 from workbench.engine.validation.epoch_metrics import EpochMetrics
 from workbench.engine.validation.watch import Watch
+from workbench.events import Message
+from workbench.instruments import finite
 from workbench.instruments.memory import explain_out_of_memory
 from workbench.task import rng
 from workbench.task.batch import describe, on_host
 from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
-from workbench.task.hints import explain_batch_error
+from workbench.task.hints import add_remedy, explain_batch_error
 from workbench.task.hooks import Values
 from workbench.task.modules import Modes
 from workbench.task.protocol import Task
 
+_NONFINITE = "the validation loss is not finite"
 PLACE = "in batch "
 """How the note begins that says where a validation failed."""
 
@@ -66,7 +70,7 @@ def validate(
                 aside=trial or aside,
             )
             with _reading(session.task, spec) as suffix, over.open():
-                for name, value, weight in _scores(session, batches, stage, over, watch):
+                for name, value, weight in _scores(session, spec, batches, stage, over, watch):
                     sums.add(name + suffix, value, weight)
                 stopped = cut()
                 computed |= (
@@ -89,6 +93,7 @@ def validate(
 
 def _scores(
     session: Session,
+    spec: DataSpec,
     batches: Iterable[Any],
     stage: Literal["val", "test"],
     over: EpochMetrics,
@@ -117,19 +122,43 @@ def _scores(
                 f"{PLACE}{number} of the {'test' if stage == 'test' else 'validation'} data, on"
                 f" {describe(moved)}"
             )
-            if remedy := explain_out_of_memory(
-                error, session.data.batch_size(stage)
-            ) or explain_batch_error(error, moved, check=True):
+            if remedy := explain_out_of_memory(error, session.data.batch_size(stage)):
                 error.add_note(remedy)
+            else:
+                add_remedy(error, explain_batch_error(error, moved, check=True))
             raise
         if watch is not None and watch.due:
             watch.look(session, moved, scores.outputs)
         note_count(session, stage, moved, scores.weight)
+        _note_nonfinite(session, spec, number, moved, scores.values.get("val_loss"))
         session.hooks.evaluation_batch_ended(stage, scores, moved, number)
         scores.outputs = None  # its memory is free for the next batch
         session.sync_device()
         for name, value in scores.values.items():
             yield name, value, scores.weight
+
+
+def _note_nonfinite(
+    session: Session, spec: DataSpec, number: int, batch: Any, loss: Tensor | float | None
+) -> None:
+    """Say once in a fit which batch has a validation loss that is not finite, and whether the data
+    are the cause. A device is not waited for: there the health knows only the mean.
+    """
+    state = session.state
+    reported = _NONFINITE in state.counts_seen
+    if loss is None or reported or not session.plan.on_cpu or state.searching:
+        return
+    value = float(torch.as_tensor(loss).detach().float().mean())
+    if math.isfinite(value):
+        return
+    state.counts_seen.add(_NONFINITE)
+    bad_inputs = finite.bad_values([batch])
+    cause = "its values are finite. Look for log(0), 0/0 or overflow in the model or the loss"
+    if bad_inputs:
+        cause = finite.of_batch(bad_inputs)
+    dataset = f" {spec.name}" if spec.key else ""
+    text = f"{_NONFINITE} ({value}) in batch {number} of the validation data{dataset}: {cause}."
+    session.notes.append(Message(text, "warning", state.step))
 
 
 @contextlib.contextmanager

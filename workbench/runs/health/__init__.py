@@ -17,7 +17,13 @@ from workbench.runs.health.layers import Layers
 from workbench.runs.health.loss import Behind, Overfitting, Standstill
 from workbench.runs.health.metrics import Constant
 from workbench.runs.health.norms import Clipping, Explosion
-from workbench.runs.health.numbers import Failed, NonFinite, SkippedUpdates, Spikes
+from workbench.runs.health.numbers import (
+    Failed,
+    NonFinite,
+    NonFiniteValidation,
+    SkippedUpdates,
+    Spikes,
+)
 from workbench.runs.health.numbers import replaces_message as replaces_message
 from workbench.runs.health.observed import EvaluationMode, SameOrder, SlowCalls, Unstored
 from workbench.runs.health.pace import Memory, Overhead, Waiting
@@ -59,6 +65,7 @@ class Health:
                 (
                     *self._causes,
                     Failed(event),
+                    NonFiniteValidation(event),
                     SkippedUpdates(event),
                     EvaluationMode(event),
                     SameOrder(event),

@@ -47,6 +47,10 @@ class Standstill(Rule):
     """The number of first and of last updates whose means are compared, in a fit that is long
     enough for both.
     """
+    ROSE = 1.2
+    """From this many times the first loss on the loss has risen, which no rate that is too low
+    does.
+    """
     MOVED = 0.01
     """The share of the first loss by which the loss must change; the loss of a model that learns
     changes by many times this share.
@@ -85,11 +89,13 @@ class Standstill(Rule):
         fell = float(first.mean() - last.mean())
         noise = math.sqrt(float(first.var()) / len(first) + float(last.var()) / len(last))
         stands = abs(fell) < self.MOVED * abs(float(first.mean())) and abs(fell) < 2 * noise + 1e-12
+        trouble = "not learning"
         advice = (
             "unless it began where it ends, find_lr() shows whether the learning rate is too low"
         )
         if self._supervised and self._is_not_lower(first, last):
             began, advice = float(first[0]), "find_lr() measures a rate at which it falls"
+            trouble = "loss rose" if np.median(last) > self.ROSE * began else trouble
             text = (
                 f"the loss is not lower than at its start after {self._step} updates:"
                 f" {number(began)} then, {number(np.median(last))} now"
@@ -101,7 +107,7 @@ class Standstill(Rule):
             )
         else:
             return
-        yield Finding("warning", text, advice, remedy=FIND_RATE, trouble="not learning")
+        yield Finding("warning", text, advice, remedy=FIND_RATE, trouble=trouble)
 
     def _is_not_lower(self, first: NDArray[np.float64], last: NDArray[np.float64]) -> bool:
         """Whether the loss is at least as high as the very first one, before any step, taking the

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from workbench.events import Event, Message, RunEnded, RunStarted, Spiked, StepsDone
+from workbench.events import Event, Message, RunEnded, RunStarted, Spiked, StepsDone, Validated
 from workbench.runs.health.finding import FIND_RATE, Finding, OneFinding, Rule, in_a_line, taken
 from workbench.runs.record.series import column
 from workbench.units import counted, number
@@ -19,8 +20,17 @@ from earlier versions.
 """
 
 
+_VALIDATION = "the validation loss is not finite"
+"""How the run's own message begins about the first batch with such a loss."""
+
+
 def replaces_message(message: Message) -> bool:
     """Whether a finding replaces this message of the run."""
+    of_validation = message.level == "warning" and message.text.startswith(_VALIDATION)
+    return of_validation or _is_about_skipped(message)
+
+
+def _is_about_skipped(message: Message) -> bool:
     return message.level == "warning" and _SKIPPED.search(message.text) is not None
 
 
@@ -79,6 +89,33 @@ class NonFinite(OneFinding):
         self._alive |= np.isfinite(norms).any(axis=0)
 
 
+class NonFiniteValidation(OneFinding):
+    """Reports the first validation loss that is not finite: nothing then tells which weights are
+    best, and early stopping ends the run.
+    """
+
+    TROUBLE = "val_loss not finite"
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, Message) and event.text.startswith(_VALIDATION):
+            # it has more details than the mean: the batch, and whether its data are the cause
+            text = event.text.rstrip(".")
+            self._found = Finding("error", text, "", event.step, trouble=self.TROUBLE)
+        elif isinstance(event, Validated) and self._found is None:
+            name = next((name for name in event.metrics if self._is_bad(event.metrics, name)), None)
+            if name is not None:
+                text = f"{name} is {event.metrics[name]} after update {event.step}"
+                advice = (
+                    "look for NaN or infinite values in the validation data, or for log(0), 0/0 or"
+                    " overflow in the loss"
+                )
+                self._found = Finding("error", text, advice, event.step, trouble=self.TROUBLE)
+
+    def _is_bad(self, metrics: Mapping[str, float], name: str) -> bool:
+        is_loss = name.partition("/")[0].removesuffix("_averaged") == "val_loss"
+        return is_loss and not math.isfinite(metrics[name])
+
+
 class SkippedUpdates(Rule):
     """Reports updates that were left out. 16-mixed leaves out a few by design while it searches
     for its loss scale.
@@ -106,7 +143,7 @@ class SkippedUpdates(Rule):
             self._updates += event.rows
         elif isinstance(event, Spiked) and event.action != "report":
             self._count -= 1  # `Spikes` reports them
-        elif isinstance(event, Message) and replaces_message(event) and not self._said:
+        elif isinstance(event, Message) and _is_about_skipped(event) and not self._said:
             self._said = _SKIPPED.split(event.text)[0].strip().rstrip(".")
 
     def findings(self) -> Iterator[Finding]:

@@ -44,7 +44,7 @@ _FINDS = {
     "find_weight_decay": "weight_decay",
 }
 """The searches, each with the setting that it finds."""
-_TASK = ("model", "parameters", "data")
+_TASK = ("model", "parameters", "loss", "data", "groups")
 """The header keys that are equal for two runs of the same task."""
 _ALIKE = (
     "batch_size",
@@ -54,8 +54,11 @@ _ALIKE = (
     "preload",
     "accelerator",
     "devices",
+    "num_nodes",
 )
 """Settings that change the result of a search."""
+_LOWER = ("diverged", "not finite", "loss rose")
+"""The troubles of runs that a higher learning rate would make worse."""
 _GIVEN = {
     *_FINDS.values(),
     "accumulate_grad_batches",
@@ -167,6 +170,14 @@ class SearchResults:
         if search is None or result is None or result.updates < int(search[2] or 0):
             return finding
         settings: Mapping[str, Any] = self._header.get("settings") or {}
+        where = f"tried in {result.run}"
+        if finding.trouble in _LOWER and not _is_lower(result.values.get("lr"), settings.get("lr")):
+            measured = _short("lr", result.values.get("lr"))
+            advice = (
+                f"find_lr() found lr={measured}, which is not lower ({where}): clip the gradient,"
+                " or look at the data and the loss"
+            )
+            return dataclasses.replace(finding, advice=advice, remedy="")
         other = {
             name: value
             for name, value in result.values.items()
@@ -175,7 +186,6 @@ class SearchResults:
         values = ", ".join(
             f"{name}={_short(name, value)}" for name, value in (other or result.values).items()
         )
-        where = f"tried in {result.run}"
         if other:
             waiting = result.waiting(settings.get("num_workers"))
             sentence = f"with {values} {waiting}" if waiting else f"{search[1]}() found {values}"
@@ -293,9 +303,22 @@ def is_near(value: Any, found: Any) -> bool:
     return math.isclose(value, found, rel_tol=_NEAR) if numbers else bool(value == found)
 
 
+def _is_lower(measured: Any, rate: Any) -> bool:
+    """Whether a search found a rate clearly below a run's; one that is no number is not known."""
+    if not isinstance(rate, int | float) or not isinstance(measured, int | float):
+        return True
+    return measured < rate and not is_near(measured, rate)
+
+
+def _optimizer(header: Mapping[str, Any]) -> Any:
+    """What trains: the setting, or else the optimizer that the bench was given."""
+    setting = (header.get("settings") or {}).get("optimizer")
+    return header["task"].get("optimizer") if setting is None else setting
+
+
 def _is_alike(run: Mapping[str, Any], search: Mapping[str, Any], kind: str) -> bool:
-    """Whether the result of a search holds for a run: their headers name the same model and
-    data, and their settings are alike.
+    """Whether the result of a search holds for a run: their headers name the same model, loss,
+    data and optimizer, and their settings are alike.
     """
     task, its = run.get("task"), search.get("task")
     if (
@@ -306,8 +329,10 @@ def _is_alike(run: Mapping[str, Any], search: Mapping[str, Any], kind: str) -> b
         return False
     settings, its_settings = run.get("settings") or {}, search.get("settings") or {}
     alike = (name for name in (*_ALIKE, *_ALSO.get(kind, ())) if name != _FINDS.get(kind))
-    return all(task.get(name) == its.get(name) for name in _TASK) and all(
-        settings.get(n) == its_settings.get(n) for n in alike
+    return (
+        all(task.get(name) == its.get(name) for name in _TASK)
+        and _optimizer(run) == _optimizer(search)
+        and all(settings.get(n) == its_settings.get(n) for n in alike)
     )
 
 

@@ -313,6 +313,8 @@ def _loss_of_update(
             " them out."
         )
     except NonFiniteError as error:
+        if error.of_batch:
+            raise
         return error.loss, "gradient not finite"
 
 
