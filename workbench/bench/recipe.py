@@ -141,8 +141,8 @@ class Recipe:
             if not is_held(value):
                 values[name] = self._value_of_text(folder.name, name, value_text(value))
                 continue
-            own = equal(value, usual[name]) or not holds_text(value) or is_signed(folder)
-            if not own:
+            trusted = equal(value, usual[name]) or not holds_text(value) or is_signed(folder)
+            if not trusted:
                 raise TaskError(
                     f"run {folder.name} says that its model was made with {name}={shown(value)}."
                     " It has no signature of yours, and a text of somebody else is not given to"
@@ -161,10 +161,10 @@ class Recipe:
         usual = self.values.get(name, default)
         if name in self.values and printable(text_not_held(usual)) == text:
             return usual
-        here = "" if usual is inspect.Parameter.empty else f", and the bench has {shown(usual)}"
+        present = "" if usual is inspect.Parameter.empty else f", and the bench has {shown(usual)}"
         raise TaskError(
             f"the model of run {run} was made with {name}={text}, which its record cannot hold"
-            f"{here}: give the same value, bench.set({name}=…)."
+            f"{present}: give the same value, bench.set({name}=…)."
         )
 
     def call_of(self, folder: Path | None) -> BuildCall | None:

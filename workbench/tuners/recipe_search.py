@@ -500,8 +500,8 @@ class _Race:
             if 0 < (1 + CLEARLY) * losses[best] < losses[0]:
                 start = "the highest one" if run.start is None else "the loss at the start"
                 kept = (
-                    f"Beside {start}, {number(self._start(losses))}, the lowest loss and that of the"
-                    " present settings count as equal, so these stay."
+                    f"Beside {start}, {number(self._start(losses))}, the lowest loss and that of"
+                    " the present settings count as equal, so these stay."
                 )
                 large = (
                     f"{recipe_name(self._stretches[best].values)} has a clearly lower loss than the"
