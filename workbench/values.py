@@ -4,6 +4,7 @@ monitors.
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import numbers
@@ -96,9 +97,20 @@ def recordable(values: Mapping[str, Any]) -> dict[str, Any]:
     {NOT_HELD: its text}, from which it cannot be made again.
     """
     return {
-        name: _encoded(value) if is_plain(value) else {NOT_HELD: shown(value)}
+        name: _encoded(value) if is_plain(value) else {NOT_HELD: text_not_held(value)}
         for name, value in values.items()
     }
+
+
+def text_not_held(value: object) -> str:
+    """The text of a value that a record cannot hold. It is the same in each process, so it has no
+    address; of a class and of a function it has the module and the name.
+    """
+    if isinstance(value, type):
+        return type.__repr__(value)
+    if inspect.isroutine(value):
+        return f"<function {getattr(value, '__module__', None)}.{value.__qualname__}>"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", shown(value))
 
 
 def from_record(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import itertools
 import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -212,6 +213,44 @@ def test_a_value_that_no_record_can_hold(tmp_path):
             bench.fit(run.id, max_epochs=3)
         again = bench.fit(run.id, max_epochs=3, act=nn.Tanh()).result()
     assert np.array_equal(again.history["loss"], on.history["loss"])
+
+
+def test_a_class_or_a_function_that_is_the_default_needs_no_word(tmp_path):
+    def with_act(act: type[nn.Module] = nn.ReLU, init: Any = nn.init.ones_) -> nn.Module:
+        model = nn.Sequential(nn.Linear(8, 6), act(), nn.Linear(6, 3))
+        init(model[0].weight)
+        return model
+
+    with make(tmp_path, with_act) as bench:
+        usual = bench.fit().result()
+        other = bench.fit(act=nn.Tanh).result()
+    with make(tmp_path, with_act) as bench:
+        on = bench.fit(usual.id, max_epochs=3).result()
+        assert on.build == usual.build
+        with refused(TaskError, "ReLU", "act=<class", "Tanh", "bench.set(act=…)"):
+            bench.load(other.id)
+        bench.set(act=nn.Tanh)
+        for epochs in (3, 4):  # what is set holds for all later fits
+            assert bench.fit(other.id, max_epochs=epochs).result().build == other.build
+        bench.load(other.id)
+        bench.load(usual.id)
+        assert isinstance(bench.model[1], nn.ReLU)
+        assert bench.fit(usual.id, max_epochs=4).result().build == usual.build
+
+
+def test_a_parameter_that_is_newer_than_the_run(tmp_path):
+    with make(tmp_path, lambda width=9: build(width=width)) as bench:
+        run = bench.fit().result()
+    with make(tmp_path, lambda width=6, dropout=0.0: build(width, dropout)) as bench:
+        on = bench.fit(run.id, max_epochs=3).result()
+        assert on.build == {"width": 9, "dropout": 0.0}
+        bench.load(run.id)
+    with make(tmp_path, build(width=9)) as bench:
+        given = bench.fit().result()
+    with make(tmp_path) as bench:
+        bench.set(width=9)
+        bench.load(given.id)
+        assert bench.fit(given.id, max_epochs=3).result().resumes
 
 
 def test_a_record_keeps_tuples_and_asks_before_it_passes_a_strangers_text(tmp_path):

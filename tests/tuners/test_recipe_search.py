@@ -155,6 +155,21 @@ def test_the_present_settings_stay_unless_another_is_clearly_better(tmp_path: Pa
         assert "No recipe is clearly better than the present settings" in found.reason
 
 
+def test_losses_that_count_as_equal_beside_the_start_are_a_doubt(tmp_path: Path) -> None:
+    """Only the bias is learned, from 1e4 to about 0."""
+    noise = torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
+    model = nn.Linear(1, 1)
+    model.bias.data.fill_(1e4)
+    data = {"train": (torch.zeros(200, 1), noise), "val": (torch.zeros(200, 1), noise)}
+    with make(tmp_path, model, **data, loss=F.mse_loss, optimizer="sgd", lr=0.04) as b:
+        found = b.find_recipe(updates=200, recipes=[{"optimizer": "sgd", "lr": 0.1}]).result()
+    present, other = found.trials[-2:]
+    assert other.loss < 0.9 * present.loss
+    assert found.best == {}
+    assert "Beside the loss at the start" in found.reason
+    assert "sgd, lr=0.1 has a clearly lower loss than the present settings" in found.doubt
+
+
 def test_of_recipes_that_are_as_good_the_lower_rate_and_the_higher_decay_are_taken(
     tmp_path: Path,
 ) -> None:

@@ -20,6 +20,7 @@ from workbench.export.source.source import CODE_ARGUMENTS
 from workbench.launch import select_launcher
 from workbench.launch.joined.group import Joined
 from workbench.launch.start.kept_start import is_signed
+from workbench.runs.printable import printable
 from workbench.runs.read import build_values, read_header
 from workbench.settings import Settings
 from workbench.task import ranks, rng
@@ -32,7 +33,7 @@ from workbench.task.optim.mup import MuP
 from workbench.task.protocol import Task
 from workbench.techniques.schedules import is_built_in
 from workbench.trackers.listener import TrackerListener
-from workbench.values import holds_text, is_held, is_plain, shown, value_text
+from workbench.values import holds_text, is_held, is_plain, shown, text_not_held, value_text
 
 _AVERAGING = ("avg_fn", "should_update")
 OBJECTS = tuple(name for name in CODE_ARGUMENTS if name not in ("model", *_AVERAGING))
@@ -116,8 +117,10 @@ class Recipe:
     def of_run(self, folder: Path, given: Collection[str] = ()) -> dict[str, Any]:
         """The values with which the model of the run in this folder was made.
 
-        given: the names of those that the caller has. Raises TaskError for a value that the record
-        cannot hold. And for a text that may be a stranger's: the function could read a file of that
+        A parameter that its record does not have, since it is newer or since the model was given,
+        has the bench's value. given: the names of those that the caller has. Raises TaskError for a
+        value that the record cannot hold, and that is neither the function's default nor the
+        bench's. And for a text that may be a stranger's: the function could read a file of that
         name, or code.
         """
         if self.build is None:
@@ -125,8 +128,10 @@ class Recipe:
         if folder.resolve() in self.of_jobs:
             return dict(self.of_jobs[folder.resolve()])
         recorded = build_values(read_header(folder))
-        values = {name: recorded[name] for name in {*self.parameters, *recorded} - {*given}}
         usual = {**self.build.defaults, **self.values}
+        values = {**self.values, **recorded}
+        for name in values.keys() & given:
+            del values[name]
         for name, value in values.items():
             if name not in self.build.defaults:
                 raise TaskError(
@@ -134,18 +139,33 @@ class Recipe:
                     f" {self.build.name} has no such parameter: use the function that made it."
                 )
             if not is_held(value):
-                raise TaskError(
-                    f"the model of run {folder.name} was made with {name}={value_text(value)},"
-                    f" which its record cannot hold: give the same value, bench.set({name}=…)."
-                )
-            own = equal(value, usual[name]) or not holds_text(value) or is_signed(folder)
-            if not own:
+                values[name] = self._value_of_text(folder.name, name, value_text(value))
+                continue
+            trusted = equal(value, usual[name]) or not holds_text(value) or is_signed(folder)
+            if not trusted:
                 raise TaskError(
                     f"run {folder.name} says that its model was made with {name}={shown(value)}."
                     " It has no signature of yours, and a text of somebody else is not given to"
                     f" {self.build.name}. If you trust it: bench.set({name}={shown(value)})."
                 )
         return values
+
+    def _value_of_text(self, run: str, name: str, text: str) -> Any:
+        """The value of a parameter of which the record of a run has the text alone: the function's
+        default or the bench's value, whichever has this text.
+        """
+        assert self.build is not None
+        default = self.build.defaults[name]
+        if _is_named(default) and printable(text_not_held(default)) == text:
+            return default
+        usual = self.values.get(name, default)
+        if name in self.values and printable(text_not_held(usual)) == text:
+            return usual
+        present = "" if usual is inspect.Parameter.empty else f", and the bench has {shown(usual)}"
+        raise TaskError(
+            f"the model of run {run} was made with {name}={text}, which its record cannot hold"
+            f"{present}: give the same value, bench.set({name}=…)."
+        )
 
     def call_of(self, folder: Path | None) -> BuildCall | None:
         """How a script makes the model of the run in this folder; None: it was given as it is."""
@@ -233,3 +253,11 @@ class Recipe:
             rates = self.build.function.rates(**values)
             arguments["groups"] = [*([] if groups is None else [groups]), rates]
         return arguments
+
+
+def _is_named(value: Any) -> bool:
+    """Whether the module and the name say which class or function it is. They do not for a lambda,
+    and for a function inside another one, which may hold values of that one.
+    """
+    is_function = inspect.isfunction(value) or inspect.isbuiltin(value)
+    return isinstance(value, type) or (is_function and "<" not in value.__qualname__)

@@ -378,7 +378,8 @@ class Workbench(TrialBench):
         seed: int | None = recipe.seed  # the weights come from the run
         if wanted.run is not None:
             begun = [job.id for job in self.jobs]
-            jobs = begun.index(wanted.run) + 1 if wanted.run in begun else len(begun)
+            # what was set before a run of this bench is in that run
+            jobs = begun.index(wanted.run) + 1 if wanted.run in begun else 0
             since: dict[str, Any] = {}
             for count, sets in recipe.sets:
                 since |= sets if count >= jobs else {}
@@ -703,6 +704,7 @@ class Workbench(TrialBench):
         chosen = {**self._recipe.values, **self._recipe.of_run(path)}
         self._build(chosen, self._settings, {}, "load", seed=self._recipe.seed)
         self._recipe.values = chosen
+        self._recipe.sets.clear()  # they hold no longer
         self._start.load(weights)
         self._listeners.notify(Called(line("load", {}, id, which)))
 

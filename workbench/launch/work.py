@@ -240,6 +240,8 @@ class FitWork(BenchWork):
         scheduled_searches.check(self.settings)
         select_launcher.check(self.settings)
         early = [*self._notes, *([] if self._origin.note is None else [self._origin.note])]
+        if isinstance(on, ResumePlan) and self._task.train is not None:
+            early += on.other_data(self._task.train.label)
         with self._start.placed(
             None, self._origin.fresh, early.append, fit=self._place.id, resumed=on is not None
         ):

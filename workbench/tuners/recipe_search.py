@@ -469,10 +469,14 @@ class _Race:
 
     def _excess(self, losses: Mapping[int, float]) -> dict[int, float]:
         """How many times the lowest loss each of these finite ones is (`stretch.excess`)."""
-        start = max(losses.values()) if self._run.start is None else self._run.start
+        start = self._start(losses)
         by_number = {float(number): loss for number, loss in losses.items()}
         excess = stretch.excess(by_number, start, abs(start), LEARNED)
         return {int(number): times for number, times in excess.items()}
+
+    def _start(self, losses: Mapping[int, float]) -> float:
+        """The loss before the stretches; the highest of these where it is not known."""
+        return max(losses.values()) if self._run.start is None else self._run.start
 
     def conclusion(self, left_out: Sequence[str]) -> RecipeSearchEnded:
         """The result, from the losses of the last round."""
@@ -492,7 +496,21 @@ class _Race:
         best = min(losses, key=losses.__getitem__)
         if excess.get(0, math.inf) < 1 + CLEARLY:  # those of the present settings
             kept = "No recipe is clearly better than the present settings, so these stay."
-            return RecipeSearchEnded({}, f"{why} {kept}", self._doubt(losses[best], {}), ended)
+            doubt = self._doubt(losses[best], {})
+            if 0 < (1 + CLEARLY) * losses[best] < losses[0]:
+                start = "the highest one" if run.start is None else "the loss at the start"
+                kept = (
+                    f"Beside {start}, {number(self._start(losses))}, the lowest loss and that of"
+                    " the present settings count as equal, so these stay."
+                )
+                large = (
+                    f"{recipe_name(self._stretches[best].values)} has a clearly lower loss than the"
+                    " present settings: compare a fit of each. If the inputs or the targets are"
+                    " large numbers, scale them to a mean of 0 and a standard deviation of 1, then"
+                    " search again."
+                )
+                doubt = f"{large} {doubt}".rstrip()
+            return RecipeSearchEnded({}, f"{why} {kept}", doubt, ended)
         near = [n for n in losses if n and excess[n] < 1 + CLEARLY]
         values = self._gentlest(best, near)
         if self._is_overtaken(values):

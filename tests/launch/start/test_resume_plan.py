@@ -557,6 +557,21 @@ def test_what_was_set_since_holds_and_the_rest_is_the_runs_own(tmp_path):
     assert on.settings.lr == 0.02
 
 
+def test_data_of_another_size_are_named(tmp_path):
+    def texts(samples, epochs, start="fresh"):
+        data = labelled(samples)
+        with wb.Workbench(plain_net(), train=data, loss=F.cross_entropy, root=tmp_path) as bench:
+            job = bench.fit(start, max_epochs=epochs)
+            run = job.result().id
+        return run, [event.text for event in job.events if isinstance(event, Message)]
+
+    run, _ = texts(64, 1)
+    assert not any("training data" in text for text in texts(64, 2, run)[1])
+    [text] = [text for text in texts(48, 3, run)[1] if "training data" in text]
+    assert "64 samples" in text
+    assert "48 samples" in text
+
+
 def test_what_was_changed_live_stands(tmp_path):
     b = make(tmp_path, max_epochs=2)
     b.on(3, lambda: b.jobs[-1].change(lr=0.007))

@@ -92,10 +92,21 @@ def test_the_suggestion_is_drawn_to_the_better_rates(schedule):
 def test_a_rate_close_to_the_sweeps_confirms_it(best, schedule):
     kept = conclusion(1.0, trials({0.1: 9.0, best: 0.5, 10.0: 9.0}), start_at(9.0), schedule)
     assert kept.lr == 1.0
-    assert "These losses confirm 1" in kept.why
+    confirmed = "These losses confirm 1" in kept.why
+    assert confirmed == (best == 1.0)
+    assert confirmed or "is close to it and stays" in kept.why
     assert conclusion(
         1.0, trials({0.1: 9.0, best / 3: 0.5, 10.0: 9.0}), start_at(9.0), schedule
     ).lr == pytest.approx(best / 3 * (0.5 if schedule == "constant" else 1), rel=0.01)
+
+
+def test_losses_that_count_as_equal_confirm_nothing():
+    """They differ fivefold, and are nothing beside the loss at the start."""
+    losses = {0.3: 1390.0, 1.0: 1330.0, 3.2: 285.0, 10.0: 991.0}
+    kept = conclusion(1.0, trials(losses), start_at(2e7), "constant")
+    assert kept.lr == 1.0
+    assert "confirm" not in kept.why
+    assert "Beside the loss at the start, 2e+07, these losses count as equal" in kept.why
 
 
 def test_another_rate_must_be_clearly_better():
@@ -334,7 +345,7 @@ def test_the_rate_rises_tenfold_until_it_breaks_and_one_between_gets_the_rest():
     found, tried = climbed(Plateau(breaks=5.0, far=400.0))
     assert tried == [(10.0, 20), (3.16, 205)]
     assert found.suggestion.lr == pytest.approx(0.7 * 10**0.5)
-    assert found.lowest == 0.3
+    assert found.loss == 0.3
     assert not found.doubt
     assert "10: broken after 20 updates" in found.suggestion.why
     found, tried = climbed(Plateau(breaks=50.0, far=2000.0))
@@ -364,7 +375,7 @@ def test_without_a_rate_that_moves_the_loss_the_lowest_is_a_guess():
     assert found.doubt.startswith("This rate is a guess")
     found, tried = climbed(Plateau(breaks=1.01, far=math.inf, within=75))
     assert found.suggestion.lr == 1.0
-    assert found.lowest is None
+    assert found.loss is None
     assert "The sweep's rate stays" in found.suggestion.why
 
 

@@ -177,6 +177,23 @@ class ResumePlan:
             None if started is None else started.layers,
         )
 
+    def other_data(self, label: str) -> list[Message]:
+        """The message that the run had training data of another kind or size. label: of the data
+        that the fit continues with.
+        """
+        try:
+            task = read_header(self.folder)["task"]
+        except (OSError, ValueError, KeyError):
+            return []
+        before = task.get("data") if isinstance(task, dict) else None
+        if not label or not isinstance(before, str) or before in ("", label):
+            return []
+        text = (
+            f"the training data of {self.run} was {printable(before)}, and it is {label} now. If"
+            " you did not mean that, stop, and give the bench the data of that run."
+        )
+        return [Message(text, "warning", self.point.step)]
+
     @property
     def live(self) -> dict[str, Any]:
         """The edited settings that `job.change` could have changed too."""

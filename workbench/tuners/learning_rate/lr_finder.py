@@ -149,8 +149,8 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
             session, opt, landmarks.estimate, level, updates, schedule, swept, emit, inbox
         )
         raced = outcome.suggestion
-        if outcome.lowest is not None and raced.lr is not None:
-            end = _conclude(points, ended, landmarks, Raced(raced.lr, outcome.lowest))
+        if outcome.loss is not None and raced.lr is not None:
+            end = _conclude(points, ended, landmarks, Raced(raced.lr, outcome.loss))
         ended = sweep.STOPPED if inbox.has(Stop) else end.ended
         against = (outcome.doubt,) if outcome.doubt else ()
         end = dataclasses.replace(

@@ -78,8 +78,10 @@ class RaceOutcome:
     """The result of a race."""
 
     suggestion: Suggestion
-    lowest: float | None = None
-    """The lowest held-out loss, where losses decided the rate."""
+    loss: float | None = None
+    """The held-out loss at the suggested rate, where losses decided it; if that rate was not tried,
+    the lowest one.
+    """
     doubt: str = ""
     """Why the rate is a guess, if it is."""
 
@@ -209,10 +211,10 @@ def race(
             Suggestion(NAME, None, None, "The race was stopped, and the sweep's rate stays.")
         )
     suggestion = conclusion(lr, trials, start, schedule, rival)
-    losses = [t.loss for t in (*trials, *([rival] if rival else [])) if math.isfinite(t.loss)]
-    lowest = min(losses, default=None)
+    losses = _finite([*trials, *([rival] if rival else [])])
+    lowest = min(losses.values(), default=None)
     doubt = "" if lowest is None or start.has_fallen_to(lowest) else _guess(start.loss, lowest)
-    return RaceOutcome(suggestion, lowest, doubt)
+    return RaceOutcome(suggestion, losses.get(suggestion.lr, lowest), doubt)
 
 
 def _no_race(why: str) -> RaceOutcome:
@@ -221,6 +223,11 @@ def _no_race(why: str) -> RaceOutcome:
         Suggestion(NAME, None, None, f"There was no race: {why}."),
         doubt=f"There was no race: {why}. The suggestion is the sweep's.",
     )
+
+
+def _finite(trials: Sequence[RaceTrial]) -> dict[float | None, float]:
+    """The losses that are finite, by their rates."""
+    return {t.lr: t.loss for t in trials if math.isfinite(t.loss)}
 
 
 def _ratio(rate: float, other: float) -> float:
@@ -279,9 +286,8 @@ def climb(
         while left >= length:
             trials.append(trained(stretch.next_value({t.lr: t.loss for t in trials}), length))
             left -= length
-        return RaceOutcome(
-            conclusion(first.lr, trials, start, schedule), min(t.loss for t in trials)
-        )
+        suggestion, losses = conclusion(first.lr, trials, start, schedule), _finite(trials)
+        return RaceOutcome(suggestion, losses.get(suggestion.lr, min(losses.values())))
     why = (
         f"the sweep's rate does not move the loss, and a higher one does. {listed}. A whole run"
         f" needs less than a part of one: {WHOLE:g} of that rate"
@@ -361,6 +367,9 @@ def conclusion(
     mean = math.exp(
         sum(weight * math.log(rate) for rate, weight in weights.items()) / sum(weights.values())
     )
+    are_equal = max(excess.values()) < 1 + CLEARLY
+    if are_equal:
+        why += f". Beside the loss at the start, {start.loss:.3g}, these losses count as equal"
     constant = schedule in WITHOUT_LENGTH
     if constant:
         mean *= CONSTANT
@@ -369,7 +378,16 @@ def conclusion(
             " the best rate"
         )
     if _ratio(mean, lr) < CLOSE:
-        return Suggestion(NAME, lr, None, f"{why}. These losses confirm {units.rate(lr, 2)}")
+        if are_equal:
+            kept = f"So the sweep's rate, {units.rate(lr, 2)}, stays"
+        elif excess.get(lr, math.inf) < 1 + CLEARLY:
+            kept = f"These losses confirm {units.rate(lr, 2)}"
+        else:
+            kept = (
+                f"The rate that follows from all of these losses is {units.rate(mean, 2)}. The"
+                f" sweep's rate, {units.rate(lr, 2)}, is close to it and stays"
+            )
+        return Suggestion(NAME, lr, None, f"{why}. {kept}")
     side = "above" if mean > lr else "below"
     lowest_on_side = min(
         (loss for rate, loss in excess.items() if rate != lr and (rate > lr) == (mean > lr)),

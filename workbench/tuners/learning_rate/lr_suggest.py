@@ -61,7 +61,9 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """The rate that follows from the losses of a race, and the lowest of these losses."""
+    """The rate that follows from the losses of a race, and the loss of the race at this rate; the
+    lowest one where this rate was not tried.
+    """
 
     lr: float
     loss: float
@@ -282,14 +284,15 @@ def _flat_in_words(found: _Found) -> str:
 
 
 def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> Iterable[str]:
-    lowest = found.lowest if raced is None else min(found.lowest, raced.loss)
+    lowest = found.lowest if raced is None else raced.loss
     if (
         found.dead is not None
         and found.start > _DIVERGED * found.dead
         and lowest > (1 - _LITTLE) * found.dead
     ):
+        fell = "never fell" if raced is None else "in the race at this rate it did not fall"
         yield (
-            f"Do not trust this rate. The loss began at {found.start:.3g} and never fell clearly"
+            f"Do not trust this rate. The loss began at {found.start:.3g} and {fell} clearly"
             f" below {found.dead:.3g}, its value when the units are dead. Scale the inputs and"
             " targets to a mean of 0 and a standard deviation of 1, then search again."
         )
