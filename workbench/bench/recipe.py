@@ -159,7 +159,9 @@ class Recipe:
         if _is_named(default) and printable(text_not_held(default)) == text:
             return default
         usual = self.values.get(name, default)
-        if name in self.values and printable(text_not_held(usual)) == text:
+        # a text without an address may be that of another object of its class
+        is_told = _is_named(usual) or text_not_held(usual) == shown(usual)
+        if name in self.values and is_told and printable(text_not_held(usual)) == text:
             return usual
         present = "" if usual is inspect.Parameter.empty else f", and the bench has {shown(usual)}"
         raise TaskError(
