@@ -55,7 +55,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ({"limits": {"memory": 3}}, "limits has 'memory'"),
         ({"limits": {"parameters": -1}}, "give a number above 0"),
         ({"limits": {"parameters": 20}}, "its 74 parameters are more than"),
-        ({"width": "8"}, "study: width='8' is a text, and 8 in the bench: give a number"),
+        ({"width": "8"}, "study: width='8' is a text, and 8 in the bench: give the number, 8"),
         ({"space": {"width": ["4", "16"]}}, "space: width='4' is a text, and 8 in the bench"),
         ({"name": "a b"}, "name='a b': give letters"),
         ({"monitor": "val_los"}, "Did you mean 'val_loss'?"),
@@ -300,7 +300,7 @@ def test_a_study_is_changed_while_it_runs(bench: wb.Workbench, started: list[lis
     [
         (lambda study: study.add(colour=3), "colour"),
         (lambda study: study.add(lr="fast"), "lr='fast'"),
-        (lambda study: study.add(width="32"), "give a number"),
+        (lambda study: study.add(width="32"), "give the number, 32"),
         (lambda study: study.add(lr=-1.0), "lr=-1.0"),
         (lambda study: study.add(), "give its values"),
         (lambda study: study.add(3e-3), "study.add(0.003): give it by name"),

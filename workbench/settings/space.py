@@ -208,14 +208,21 @@ def text_of(value: Any) -> str:
 
 
 def refuse_text(call: str, name: str, value: Any, present: Any) -> None:
-    """Raise SettingsError for a text where the bench has a number: the model's function would fail,
-    or take it for something else. call: what a user wrote around the value.
+    """Raise SettingsError for the text of a number where the bench has a number: the model's
+    function would fail, or take it for something else. A word ("same") may be meant.
+
+    call: what a user wrote around the value.
     """
-    if isinstance(value, str) and type(present) in (int, float):
-        raise SettingsError(
-            f"{call}: {name}={shown(value)} is a text, and {shown(present)} in the bench: give a"
-            " number."
-        )
+    if type(value) is not str or type(present) not in (int, float):
+        return
+    try:
+        written = float(value)
+    except ValueError:
+        return
+    raise SettingsError(
+        f"{call}: {name}={shown(value)} is a text, and {shown(present)} in the bench: give the"
+        f" number, {written:g}."
+    )
 
 
 def assigned(values: Mapping[str, Any]) -> str:

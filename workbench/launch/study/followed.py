@@ -296,6 +296,8 @@ class FollowedStudy:
         base, build = self._base()
         present = {**base.model_dump(), **build}
         settings = {name: plain(value) for name, value in values.items() if name not in build}
+        for name, value in values.items():
+            refuse_text("study.add", name, value, present.get(name))
         choices = self._choices()
         self._refuse_beside_choices(values, present, choices)
         for name, value in values.items():
@@ -303,7 +305,6 @@ class FollowedStudy:
                 continue
             if name in present and type(value) is type(present[name]) and value == present[name]:
                 continue
-            refuse_text("study.add", name, value, present.get(name))
             try:
                 Space.parse({name: [present.get(name), value]}, base, build)
             except SettingsError as error:
