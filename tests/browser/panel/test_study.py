@@ -129,7 +129,7 @@ def in_a_pane(lab: Lab) -> None:
     box = pane.get_by_label("Value of lr in the trial to add")
     box.fill("nothing")
     box.press("Enter")
-    refused = pane.get_by_text("give a number")
+    refused = pane.get_by_text("should be a number")
     expect(refused).to_be_visible()
     box.fill("")
     lab.settle()

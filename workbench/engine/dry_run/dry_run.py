@@ -29,7 +29,12 @@ from workbench.settings import Settings
 from workbench.task.batch import describe, leaves, sample_count
 from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
-from workbench.task.hints import NO_GRADIENT, explain_batch_error, unknown_parameters
+from workbench.task.hints import (
+    NO_GRADIENT,
+    add_remedy,
+    explain_batch_error,
+    unknown_parameters,
+)
 from workbench.task.protocol import Schedule, Task
 from workbench.task.state.held import HeldState
 from workbench.task.state.of_task import copy_state, held_data, held_state
@@ -398,7 +403,10 @@ def _explained(what: str, tried: _Tried, call: Any) -> Any:
             result = call()
     except (TaskError, NonFiniteError) as error:
         if error.__cause__ is not None:  # of the user's code
-            error.add_note(tried.remedy().strip() or _TWO)
+            if tried.remedy():
+                add_remedy(error, tried.remedy().strip())
+            else:
+                error.add_note(_TWO)
         raise
     except Exception as error:
         remedy = explain_batch_error(error, tried.batch, check=tried.name != "train") or _TWO
