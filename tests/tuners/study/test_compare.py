@@ -74,7 +74,7 @@ def test_the_verdict_compares_fresh_seeds_of_each_best() -> None:
     )
     judged = verdict(record)
     assert judged.adopt
-    assert "sgd is better than adamw in 3 of 3 seeds, by 0." in judged.text
+    assert "sgd is better than adamw in 3 of 3 seeds, by 0.2" in judged.text
     assert f"(trial {sgd.number})" in judged.text
 
 
